@@ -1,0 +1,47 @@
+# Every target does its own set-up: Python 3.11+ and make are all a fresh machine needs.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+READY  := $(VENV)/.ready
+
+.PHONY: up test check bench chaos sync docs lock clean system
+
+$(READY): requirements.lock pyproject.toml
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Holdfast needs Python 3.11 or newer")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --require-hashes -r requirements.lock
+	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation -e .
+	@touch $(READY)
+
+# Optional parts from the system's packages (a second server to test against); silently left out where not allowed.
+system:
+	@tools/system-packages
+
+up: $(READY)
+	$(BIN)/holdfast up --data .holdfast
+
+test: $(READY) system
+	$(BIN)/python -m pytest $(ARGS)
+
+check: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/python tools/make_sync.py --check
+	$(BIN)/python tools/make_docs.py --check
+
+bench: $(READY) system
+	$(BIN)/python -m bench $(ARGS)
+
+sync: $(READY)
+	$(BIN)/python tools/make_sync.py
+
+docs: $(READY)
+	$(BIN)/python tools/make_docs.py
+
+lock: $(READY)
+	$(BIN)/uv pip compile pyproject.toml requirements-dev.in --extra all --universal --python-version 3.11 \
+		--generate-hashes --no-header --no-emit-index-url --no-annotate --upgrade --quiet -o requirements.lock
+
+clean:
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis

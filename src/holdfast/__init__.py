@@ -1,0 +1,3 @@
+"""Holdfast: a fleet of workers on one Valkey or Redis that behaves like one careful worker."""
+
+__version__ = "0.1.0"
