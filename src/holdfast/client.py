@@ -1,0 +1,243 @@
+"""Holdfast: the one entry point."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from types import TracebackType
+from typing import Any, ParamSpec, Self, TypeVar
+
+from holdfast.engine.aio import AsyncDriver
+from holdfast.engine.checks import check_server
+from holdfast.engine.core import Core
+from holdfast.engine.scope import async_home
+from holdfast.errors import ConfigurationError
+from holdfast.events import Observer
+from holdfast.keys import SHARDS, Id, decode
+from holdfast.locks import admin, flows
+from holdfast.locks.inspect import AuditEntry, LockInfo
+from holdfast.locks.lease import Lease
+from holdfast.locks.lock import AllLocks, Lock, ReadWriteLock, Semaphore
+from holdfast.locks.spec import MAX_PERMITS, RW_PERMITS, Spec, Ttl, check_count, make_spec, place
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class Holdfast:
+    """A connection to the server that the fleet shares, and everything that can be done there.
+
+        async with Holdfast("redis://localhost") as hf:
+            async with hf.lock("report:42") as lease:
+                ...
+
+    `url` is one of `embedded:`, `embedded:///dir`, `redis://`, `rediss://`, `valkey://`, `unix://`,
+    `redis+sentinel://h1,h2,h3/service`, `redis+cluster://h1,h2`; without it `HOLDFAST_URL` is used, and without that an
+    error is raised. Further keyword arguments are settings; see docs/reference/settings.md.
+    Closing releases every lease that is still held.
+    """
+
+    def __init__(self, url: str | None = None, *, observers: Iterable[Observer] = (), **settings: Any) -> None:
+        self._core = Core(url, observers=observers, overrides=settings)
+        self._open: AsyncDriver | None = None
+
+    def __repr__(self) -> str:
+        return f"<Holdfast {self._core.target.shown} {'open' if self._open else 'closed'}>"
+
+    # -- life ---------------------------------------------------------------------------------------------------
+
+    async def open(self) -> Self:
+        """Connect and check the server. `async with` does this."""
+        if self._open is not None:
+            return self
+        await asyncio.to_thread(self._core.connect)
+        self._open = self._core.async_driver()
+        try:
+            await self._open.run(check_server(self._core))
+        except BaseException:
+            await self.close()
+            raise
+        return self
+
+    async def close(self) -> None:
+        """Release every lease that is still held, and disconnect. What cannot be released ends by itself."""
+        driver, self._open = self._open, None
+        if driver is None:
+            return
+        try:
+            await driver.run(flows.release_tokens(self._core))
+        finally:
+            await driver.close()
+            await asyncio.to_thread(self._core.disconnect)
+
+    async def __aenter__(self) -> Self:
+        return await self.open()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def observe(self, observer: Observer) -> None:
+        """Call this with every event from now on."""
+        self._core.events.add(observer)
+
+    @property
+    def _driver(self) -> AsyncDriver:
+        if self._open is None:
+            raise ConfigurationError("open it first: `async with Holdfast(...) as hf:` or `await hf.open()`")
+        return self._open
+
+    # -- locks --------------------------------------------------------------------------------------------------
+
+    def lock(
+        self, name: Id, *, ttl: Ttl = None, wait: float | None = None, fair: bool = True, renew: bool = True,
+        max_hold: float | None = None, replicas: int = 0, replica_timeout: float = 1.0,
+    ) -> Lock:  # fmt: skip
+        """A mutex.
+
+        `ttl`: seconds, or "short", "medium", "long". `wait`: how long `async with` and `acquire` wait (None: no limit,
+        0: not at all). `fair=False` lets newcomers pass the queue. `renew=False` lets it end after `ttl`. `max_hold`
+        ends it after so many seconds however often it was renewed. `replicas`: give it back unless so many replicas
+        confirm it within `replica_timeout`."""
+        spec = self._spec("lock", name, 1, 1, ttl, fair, renew, max_hold, replicas, replica_timeout, reentrant=True)
+        return Lock(self._core, self._driver, spec, name, wait)
+
+    def rwlock(
+        self,
+        name: Id,
+        *,
+        ttl: Ttl = None,
+        wait: float | None = None,
+        renew: bool = True,
+        max_hold: float | None = None,
+    ) -> ReadWriteLock:
+        """A read/write lock: `.read()` is held together with other readers, `.write()` alone."""
+        sides = []
+        for weight in (1, RW_PERMITS):
+            spec = self._spec("rw", name, weight, RW_PERMITS, ttl, True, renew, max_hold, 0, 1.0, reentrant=True)
+            sides.append(Lock(self._core, self._driver, spec, name, wait))
+        return ReadWriteLock(*sides)
+
+    def semaphore(
+        self, name: Id, permits: int, *, take: int = 1, ttl: Ttl = None, wait: float | None = None, renew: bool = True,
+        max_hold: float | None = None,
+    ) -> Semaphore:  # fmt: skip
+        """`permits` in all, of which each holder takes `take`. They expire with their holder.
+
+        Everybody should name the same number of permits; where they differ, each request is judged by its own."""
+        check_count("permits", permits, 1, MAX_PERMITS)
+        check_count("take", take, 1, permits)
+        spec = self._spec("sem", name, take, permits, ttl, True, renew, max_hold, 0, 1.0, reentrant=False)
+        return Semaphore(self._core, self._driver, spec, name, wait)
+
+    def lock_all(
+        self, names: Sequence[Id], *, ttl: Ttl = None, wait: float | None = None, renew: bool = True,
+        max_hold: float | None = None,
+    ) -> AllLocks:  # fmt: skip
+        """Several mutexes together or none, without deadlock whatever order others name them in."""
+        return AllLocks(self._core, self._driver, self._specs(names, ttl, renew, max_hold), wait)
+
+    async def acquire_many(
+        self, names: Sequence[Id], *, ttl: Ttl = None, renew: bool = True, max_hold: float | None = None
+    ) -> list[Lease | None]:
+        """Try each of these mutexes, all in one round trip. In order: its lease, or None where it is taken."""
+        specs = self._specs(names, ttl, renew, max_hold)
+        holds = await self._driver.run(flows.try_all(self._core, [spec for _, spec in specs], async_home()))
+        return [
+            None if hold is None else Lease(self._core, self._driver, spec, hold, name)
+            for (name, spec), hold in zip(specs, holds, strict=True)
+        ]
+
+    def exclusive(
+        self, name: str | Callable[..., str], *, ttl: Ttl = None, wait: float | None = None,
+        max_hold: float | None = None,
+    ) -> Callable[[Callable[P, Awaitable[R]]], Callable[P, Awaitable[R]]]:  # fmt: skip
+        """Decorator: one call at a time for each name in the fleet. `@hf.exclusive("user:{user_id}")`
+
+        The template is filled from the call's arguments; or pass a function of the arguments that answers the name."""
+
+        def decorate(function: Callable[P, Awaitable[R]]) -> Callable[P, Awaitable[R]]:
+            signature = inspect.signature(function)
+
+            @functools.wraps(function)
+            async def locked(*args: P.args, **kwargs: P.kwargs) -> R:
+                if callable(name):
+                    full = name(*args, **kwargs)
+                else:
+                    bound = signature.bind(*args, **kwargs)
+                    bound.apply_defaults()
+                    full = name.format(**bound.arguments)
+                async with self.lock(full, ttl=ttl, wait=wait, max_hold=max_hold):
+                    return await function(*args, **kwargs)
+
+            return locked
+
+        return decorate
+
+    # -- operating ----------------------------------------------------------------------------------------------
+
+    async def inspect(self, name: Id, kind: str = "lock") -> LockInfo:
+        """Holders and waiters of a mutex (`lock`), read/write lock (`rw`) or semaphore (`sem`)."""
+        return await self._driver.run(admin.inspect(self._core, place(self._core, _kind(kind), name)))
+
+    async def list_locks(self, count: int = 100) -> list[LockInfo]:
+        """Locks in use, at most `count`. Looked up in the shards' indexes; the key space is never scanned."""
+        found = await self._driver.run(admin.list_all(self._core, count))
+        return [await self.inspect(decode(name), kind) for kind, name in found]
+
+    async def force_release(
+        self, name: Id, *, reason: str, by: str = "", kind: str = "lock", fence: int | None = None
+    ) -> int:
+        """End the lease of whoever holds this, or only the one with this fence. Audited. Answers how many ended."""
+        return await self._driver.run(admin.force(self._core, place(self._core, _kind(kind), name), fence, reason, by))
+
+    async def audit(self, name: Id, count: int = 100) -> list[AuditEntry]:
+        """Forced releases in the shard of this name, newest first; kept 30 days."""
+        return await self._driver.run(admin.audit(self._core, place(self._core, "lock", name), count))
+
+    async def guarded(
+        self, resource: Id, fence: int | Lease, *commands: Sequence[Any], remember: float = admin.GUARD_LIFE
+    ) -> list[Any]:
+        """Run commands on this server in one step, unless a higher fence was seen for the resource: then Fenced.
+
+            await hf.guarded("report:42", lease, ("SET", "report:42", text))
+
+        The highest fence is remembered for `remember` seconds after the last write. On a Cluster the keys must be in
+        the guard's slot: build them with `hf.guard_key(resource, suffix)`."""
+        number = fence.fence if isinstance(fence, Lease) else fence
+        return await self._driver.run(admin.guarded(self._core, resource, number, commands, remember))
+
+    def guard_key(self, resource: Id, suffix: str) -> str:
+        """A key of yours in the slot where `guarded` keeps the fence of this resource."""
+        where = place(self._core, "lock", resource)
+        shard = where.tag.rpartition(".")[2]
+        return f"{self._core.keys.base(self._core.keys.tag('guards', int(shard) % SHARDS))}{where.name}:{suffix}"
+
+    # -- inside -------------------------------------------------------------------------------------------------
+
+    def _spec(
+        self, kind: str, name: Id, weight: int, limit: int, ttl: Ttl, fair: bool, renew: bool,
+        max_hold: float | None, replicas: int, replica_timeout: float, *, reentrant: bool,
+    ) -> Spec:  # fmt: skip
+        return make_spec(
+            self._core, kind, name, weight=weight, limit=limit, ttl=ttl, fair=fair, renew=renew, max_hold=max_hold,
+            replicas=replicas, replica_timeout=replica_timeout, reentrant=reentrant,
+        )  # fmt: skip
+
+    def _specs(self, names: Sequence[Id], ttl: Ttl, renew: bool, max_hold: float | None) -> list[tuple[Id, Spec]]:
+        if isinstance(names, (str, bytes)):
+            raise ConfigurationError("pass a list of names, not one name")
+        unique = list(dict.fromkeys(names))
+        return [
+            (name, self._spec("lock", name, 1, 1, ttl, True, renew, max_hold, 0, 1.0, reentrant=False))
+            for name in unique
+        ]
+
+
+def _kind(kind: str) -> str:
+    if kind not in ("lock", "rw", "sem"):
+        raise ConfigurationError(f"pass kind as lock, rw or sem, not {kind!r}")
+    return kind

@@ -1,0 +1,241 @@
+"""Runs flows on asyncio, over multiplexed connections."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+from holdfast.engine.flow import (
+    Address,
+    Await,
+    Detach,
+    Effect,
+    Flow,
+    Listen,
+    NotSent,
+    Refresh,
+    ReplyLost,
+    Send,
+    Sleep,
+    Together,
+    backoff,
+)
+from holdfast.engine.mux import MuxConnection
+from holdfast.engine.signals import Mailbox, SignalHub
+from holdfast.engine.topology import Topology, connect_problem
+from holdfast.errors import ConfigurationError
+
+T = TypeVar("T")
+IDLE_ALONE = 4
+
+
+class AsyncDriver:
+    """One per event loop. Holds one shared connection to each server, made when it is first needed."""
+
+    def __init__(self, topology: Topology, mailbox: Mailbox, *, timeout: float, in_flight: int) -> None:
+        self.topology = topology
+        self._mailbox = mailbox
+        self._timeout = timeout
+        self._in_flight = in_flight
+        self._loop = asyncio.get_running_loop()
+        self._pid = os.getpid()
+        self._shared: dict[Address, MuxConnection] = {}
+        self._connecting: dict[Address, asyncio.Task[MuxConnection]] = {}
+        self._failures: dict[Address, int] = {}
+        self._alone: list[MuxConnection] = []
+        self._background: set[asyncio.Task[Any]] = set()
+        self._closed = False
+        self.hub = SignalHub(topology, mailbox, self.refresh, timeout)
+
+    # -- running flows ------------------------------------------------------------------------------------------
+
+    async def run(self, flow: Flow[T]) -> T:
+        """Drive a flow to its end.
+
+        Cancellation is thrown into the flow, which may hand work over with `Detach` but cannot hold it up."""
+        self._check_home()
+        shared, topology = self._shared, self.topology
+        try:
+            effect = next(flow)
+            while True:
+                try:
+                    if type(effect) is Send and effect.node is None and not effect.alone:
+                        # The hot path: no coroutine between the flow and the future of its reply.
+                        connection = shared.get(topology.address(effect.tag))  # type: ignore[arg-type]
+                        if connection is None or connection.closed or connection.full:
+                            connection = await self._connection(effect)
+                        result = await connection.send(effect.payload, effect.replies)
+                    else:
+                        result = await self._do(effect)
+                except (NotSent, ReplyLost, asyncio.CancelledError, ConfigurationError) as error:
+                    effect = flow.throw(error)
+                else:
+                    effect = flow.send(result)
+        except StopIteration as stop:
+            return stop.value  # type: ignore[no-any-return]
+        finally:
+            flow.close()
+
+    def _check_home(self) -> None:
+        if self._closed:
+            raise ConfigurationError("open a Holdfast before using it: this one was closed")
+        if os.getpid() != self._pid:
+            raise ConfigurationError("open a new Holdfast after fork: this one belongs to the parent process")
+        if asyncio.get_running_loop() is not self._loop:
+            raise ConfigurationError("open a new Holdfast in this event loop: this one belongs to another loop")
+
+    async def _do(self, effect: Effect) -> Any:
+        match effect:
+            case Send():
+                return await self._send_aside(effect)
+            case Sleep():
+                return await asyncio.sleep(effect.seconds)
+            case Await():
+                return await self._await(effect)
+            case Listen():
+                return await self._listen(effect)
+            case Refresh():
+                return await self.refresh(effect.hint)
+            case Together():
+                return await asyncio.gather(*map(self.run, effect.flows), return_exceptions=True)
+            case Detach():
+                return self.background(self.run(effect.flow))
+            case _:
+                raise TypeError(f"unknown effect {effect!r}")
+
+    def background(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        """Work that outlives its caller; `close` waits for it. Its errors were nobody's to handle."""
+        task = self._loop.create_task(work)
+        self._background.add(task)
+        task.add_done_callback(self._forget_task)
+        return task
+
+    def _forget_task(self, task: asyncio.Task[Any]) -> None:
+        self._background.discard(task)
+        if not task.cancelled():
+            task.exception()
+
+    async def _await(self, effect: Await) -> str | None:
+        message = self._mailbox.take(effect.token)
+        if message is not None or effect.seconds <= 0:
+            return message
+        waiting: asyncio.Future[None] = self._loop.create_future()
+
+        def wake(*_: object) -> None:
+            if not waiting.done():
+                waiting.set_result(None)
+
+        timer = self._loop.call_later(effect.seconds, wake)
+        self._mailbox.park(effect.token, wake)
+        try:
+            await waiting
+        finally:
+            timer.cancel()
+            self._mailbox.unpark(effect.token)
+        return self._mailbox.take(effect.token)
+
+    async def _listen(self, effect: Listen) -> bool:
+        """Without a subscription the waiter still asks at its bounded intervals, so a failure here is no error."""
+        try:
+            return await self.hub.listen(effect.tag, effect.channel)
+        except (NotSent, TimeoutError, OSError):
+            return False
+
+    async def refresh(self, hint: str) -> None:
+        seen = self.topology.generation
+        try:
+            await asyncio.to_thread(self.topology.refresh, seen)
+        except NotSent:
+            return  # nobody answered; the flow waits and asks again until its time is up
+        wanted = set(self.topology.addresses())
+        for address in [a for a in self._shared if a not in wanted]:
+            self._shared.pop(address).abort(ReplyLost(f"this server is no longer the primary ({hint})"))
+
+    # -- connections --------------------------------------------------------------------------------------------
+
+    async def _connection(self, effect: Send) -> MuxConnection:
+        address = effect.node or self.topology.address(effect.tag)
+        if address is None:
+            await self.refresh("unknown")
+            address = self.topology.address(effect.tag)
+            if address is None:
+                raise NotSent("no server is known for this shard yet")
+        connection = self._shared.get(address)
+        if connection is None or connection.closed:
+            task = self._connecting.get(address)
+            if task is None:
+                task = self._connecting[address] = self._loop.create_task(self._open_shared(address))
+                task.add_done_callback(lambda done: self._connected(address, done))
+            connection = await asyncio.shield(task)
+        if connection.full:
+            await connection.room()
+        return connection
+
+    def _connected(self, address: Address, task: asyncio.Task[MuxConnection]) -> None:
+        self._connecting.pop(address, None)
+        if not task.cancelled():
+            task.exception()  # nobody may be waiting any more for a connection that failed
+
+    async def _open_shared(self, address: Address) -> MuxConnection:
+        failures = self._failures.get(address, 0)
+        if failures:
+            await asyncio.sleep(backoff(min(failures - 1, 10)))
+        self._failures[address] = failures + 1
+        connection = await self._open(address)
+        self._failures.pop(address, None)
+        if self._closed:
+            connection.abort(NotSent("the client was closed"))
+        self._shared[address] = connection
+        return connection
+
+    async def _open(self, address: Address, on_lost: Callable[[MuxConnection], None] | None = None) -> MuxConnection:
+        made = self.topology.aio_connection(address)
+        try:
+            await made.connect()
+        except Exception as error:
+            raise connect_problem(error, self.topology.target.shown) from error
+        connection = MuxConnection(timeout=self._timeout, in_flight=self._in_flight, on_lost=on_lost)
+        connection.adopt(made)
+        return connection
+
+    async def _send_aside(self, effect: Send) -> Any:
+        """To a named node, or on a connection of its own."""
+        if not effect.alone:
+            return await (await self._connection(effect)).send(effect.payload, effect.replies)
+        address = effect.node or self.topology.address(effect.tag)
+        if address is None:
+            raise NotSent("no server is known for this shard yet")
+        while self._alone and self._alone[-1].closed:
+            self._alone.pop()
+        connection = self._alone.pop() if self._alone else await self._open(address)
+        try:
+            reply = await connection.send(effect.payload, effect.replies)
+        except BaseException:
+            connection.abort(ReplyLost("given up"))
+            raise
+        if len(self._alone) < IDLE_ALONE and self.topology.target.kind == "single":
+            self._alone.append(connection)
+        else:
+            connection.abort(NotSent("done"))
+        return reply
+
+    async def close(self) -> None:
+        """Let background work finish, then close every connection. Idempotent."""
+        if self._closed:
+            return
+        if self._background:
+            _, late = await asyncio.wait(set(self._background), timeout=self._timeout)
+            for task in late:
+                task.cancel()
+            await asyncio.gather(*late, return_exceptions=True)
+        self._closed = True
+        await self.hub.close()
+        for task in list(self._connecting.values()):
+            task.cancel()
+        await asyncio.gather(*self._connecting.values(), return_exceptions=True)
+        for connection in [*self._shared.values(), *self._alone]:
+            await connection.close()
+        self._shared.clear()
+        self._alone.clear()

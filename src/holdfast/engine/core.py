@@ -1,0 +1,129 @@
+"""What the primitives of one client share, whichever driver runs them."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from holdfast.engine.aio import AsyncDriver
+from holdfast.engine.clock import Clock, system_clock
+from holdfast.engine.embedded import EmbeddedServer
+from holdfast.engine.keeper import Hold, Keeper
+from holdfast.engine.scripts import Scripts
+from holdfast.engine.signals import Mailbox
+from holdfast.engine.threads import ThreadDriver
+from holdfast.engine.topology import Topology
+from holdfast.engine.url import Target, parse
+from holdfast.events import Events, Lost, Observer
+from holdfast.keys import Keys
+from holdfast.settings import Settings
+
+CLOSE_SECONDS = 5.0
+
+
+class Core:
+    """Settings, keys, scripts, clock, events, and every hold of this client."""
+
+    def __init__(
+        self, url: str | None, *, observers: Iterable[Observer], overrides: Mapping[str, Any],
+        scripts: Scripts | None = None, clock: Clock | None = None,
+    ) -> None:  # fmt: skip
+        self.target: Target = parse(url)
+        self.settings = Settings.load(overrides)
+        self.keys = Keys(self.settings.prefix)
+        self.scripts = scripts or Scripts()
+        self.clock = clock or system_clock()
+        self.events = Events(observers)
+        self.mailbox = Mailbox()
+        self.mailbox.on_lost = self._told_lost
+        self.holds: dict[str, Hold] = {}
+        self.entered: dict[tuple[str, Any], Any] = {}
+        """Leases by lock key and owning task or thread: where re-entry is found."""
+        self._lock = threading.Lock()
+        self.busy_until: dict[tuple[str, int], tuple[float, float]] = {}
+        """Locks that were seen busy: when, and until when at the latest."""
+        self._embedded: EmbeddedServer | None = None
+        self._name_process()
+
+    def _name_process(self) -> None:
+        self.client_id = secrets.token_hex(8)
+        self.owner = f"{socket.gethostname()} {os.getpid()} {self.settings.name}".rstrip()
+
+    def new_token(self) -> str:
+        """Unguessable, and its first part says on which channel its process listens."""
+        return f"{self.client_id}.{secrets.token_hex(8)}"
+
+    # -- assembly -----------------------------------------------------------------------------------------------
+
+    def connect(self) -> None:
+        """Start or find the embedded server and work out the topology. Blocking."""
+        target = self.target
+        if target.kind == "embedded":
+            self._embedded = EmbeddedServer.open(target.embedded)
+            target = parse(f"unix://{self._embedded.socket_path}")
+        s = self.settings
+        self.topology = Topology(
+            target, connect_timeout=s.connect_timeout, call_timeout=s.call_timeout, client_name="holdfast"
+        )
+        self.keeper = Keeper(
+            clock=self.clock, scripts=self.scripts, emit=self.events.emit, driver=self.async_driver,
+            on_lost=self.end_lost, watch_primary=target.kind == "sentinel",
+        )  # fmt: skip
+
+    def async_driver(self) -> AsyncDriver:
+        s = self.settings
+        return AsyncDriver(self.topology, self.mailbox, timeout=s.call_timeout, in_flight=s.max_in_flight)
+
+    def thread_driver(self) -> ThreadDriver:
+        return ThreadDriver(
+            self.topology,
+            self.mailbox,
+            self.keeper,
+            timeout=self.settings.call_timeout,
+            after_fork=self._after_fork,
+        )
+
+    def disconnect(self) -> None:
+        """After the driver was closed. Blocking."""
+        self.keeper.close(CLOSE_SECONDS)
+        if self._embedded is not None:
+            self._embedded.close()
+            self._embedded = None
+
+    def _after_fork(self) -> None:
+        """The child is another process: it has none of its parent's leases and a name of its own."""
+        for hold in self.keeper.after_fork():
+            hold.lose("forked")
+        self.holds.clear()
+        self.entered.clear()
+        self._name_process()
+
+    # -- holds --------------------------------------------------------------------------------------------------
+
+    def begin(self, hold: Hold) -> None:
+        self.holds[hold.token] = hold
+        self.keeper.add(hold)
+
+    def end(self, hold: Hold) -> None:
+        self.keeper.remove(hold)
+        self.holds.pop(hold.token, None)
+        if hold.entry is not None:
+            self.entered.pop(hold.entry, None)
+
+    def end_lost(self, hold: Hold) -> None:
+        """The keeper or the server said that it is lost."""
+        self.end(hold)
+        if self.events:
+            self.events.emit(Lost(hold.name, hold.fence, self.clock() - hold.started, hold.lost_reason))
+
+    def _told_lost(self, token: str, reason: str) -> None:
+        hold = self.holds.get(token)
+        if hold is not None and hold.lose(reason):
+            self.end_lost(hold)
+
+
+HomeCheck = Callable[[], bool]

@@ -1,0 +1,263 @@
+"""Runs flows on threads: each thread that is in a call has a connection of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import hiredis
+import redis
+
+from holdfast.engine.flow import (
+    Address,
+    Await,
+    Detach,
+    Effect,
+    Flow,
+    Listen,
+    NotSent,
+    Refresh,
+    ReplyLost,
+    Send,
+    Sleep,
+    Together,
+)
+from holdfast.engine.keeper import Keeper
+from holdfast.engine.signals import Mailbox
+from holdfast.engine.topology import Topology, connect_problem
+from holdfast.errors import ConfigurationError
+
+T = TypeVar("T")
+READ = 65536
+
+
+class Wire:
+    """A connection made by redis-py, read here: it hands error replies over as they came."""
+
+    def __init__(self, made: Any) -> None:
+        made.connect()
+        self._made = made
+        self._socket: Any = made._get_socket()
+        self._reader = hiredis.Reader()
+
+    def exchange(self, payload: bytes, replies: int) -> list[Any]:
+        """Send, then read. On any failure the connection is closed: a late reply must not reach the next caller."""
+        try:
+            self._socket.sendall(payload)
+            answers: list[Any] = []
+            reader, recv = self._reader, self._socket.recv
+            while len(answers) < replies:
+                reply = reader.gets()
+                if reply is not False:
+                    answers.append(reply)
+                    continue
+                data = recv(READ)
+                if not data:
+                    raise OSError("closed by the server")
+                reader.feed(data)
+            return answers
+        except BaseException as error:
+            self.close()
+            if isinstance(error, (OSError, hiredis.ProtocolError)):
+                raise ReplyLost(f"no reply: {error}") from error
+            raise
+
+    def close(self) -> None:
+        with contextlib.suppress(Exception):
+            self._made.disconnect()
+        self._socket = None
+
+
+class ThreadDriver:
+    """Thread-safe. Survives fork: the child starts with no connection and none of the parent's leases."""
+
+    def __init__(
+        self,
+        topology: Topology,
+        mailbox: Mailbox,
+        keeper: Keeper,
+        *,
+        timeout: float,
+        after_fork: Callable[[], None],
+    ) -> None:
+        self.topology = topology
+        self._mailbox = mailbox
+        self._keeper = keeper
+        self._timeout = timeout
+        self._after_fork = after_fork
+        self._pid = os.getpid()
+        self._free: dict[Address, list[Wire]] = {}
+        self._closed = False
+
+    # -- running flows ------------------------------------------------------------------------------------------
+
+    def run(self, flow: Flow[T]) -> T:
+        if self._closed:
+            raise ConfigurationError("open a Holdfast before using it: this one was closed")
+        if os.getpid() != self._pid:
+            self._forked()
+        try:
+            effect = next(flow)
+            while True:
+                try:
+                    result = self._send(effect) if type(effect) is Send else self._do(effect)
+                except (NotSent, ReplyLost, ConfigurationError, KeyboardInterrupt, SystemExit) as error:
+                    effect = flow.throw(error)
+                else:
+                    effect = flow.send(result)
+        except StopIteration as stop:
+            return stop.value  # type: ignore[no-any-return]
+        finally:
+            flow.close()
+
+    def _forked(self) -> None:
+        """The sockets are the parent's: close our copies without a word on the wire."""
+        self._pid = os.getpid()
+        self._free = {}
+        self._after_fork()
+
+    def _do(self, effect: Effect) -> Any:
+        match effect:
+            case Sleep():
+                return time.sleep(effect.seconds)
+            case Await():
+                return self._await(effect)
+            case Listen():
+                return self._listen(effect)
+            case Refresh():
+                return self._refresh()
+            case Together():
+                return self._together(effect)
+            case Detach():
+                return self._finish(effect.flow)
+            case _:
+                raise TypeError(f"unknown effect {effect!r}")
+
+    def _finish(self, flow: Flow[Any]) -> None:
+        """There is nobody to hand it to, so it is finished here; its errors were nobody's to handle."""
+        with contextlib.suppress(Exception):
+            self.run(flow)
+
+    def _await(self, effect: Await) -> str | None:
+        message = self._mailbox.take(effect.token)
+        if message is not None or effect.seconds <= 0:
+            return message
+        arrived = threading.Event()
+        self._mailbox.park(effect.token, arrived.set)
+        try:
+            arrived.wait(effect.seconds)
+        finally:
+            self._mailbox.unpark(effect.token)
+        return self._mailbox.take(effect.token)
+
+    def _listen(self, effect: Listen) -> bool:
+        """Signals come in over the keeper's loop. Without them the waiter still asks at its bounded intervals."""
+        try:
+            return self._keeper.submit(lambda d: d.hub.listen(effect.tag, effect.channel)).result(self._timeout)
+        except (NotSent, TimeoutError, OSError, RuntimeError):
+            return False
+
+    def _refresh(self) -> None:
+        with contextlib.suppress(NotSent):
+            self.topology.refresh(self.topology.generation)
+
+    def _together(self, effect: Together) -> list[Any]:
+        """First sends of all flows leave together; whoever needs more steps goes on alone."""
+        results: list[Any] = [None] * len(effect.flows)
+        batches: dict[Address, list[tuple[int, Flow[Any], Send]]] = {}
+        for index, flow in enumerate(effect.flows):
+            try:
+                first = next(flow)
+            except StopIteration as stop:
+                results[index] = stop.value
+                continue
+            except Exception as error:
+                results[index] = error
+                continue
+            address = self.topology.address(first.tag) if isinstance(first, Send) else None
+            if isinstance(first, Send) and first.replies == 1 and address is not None:
+                batches.setdefault(address, []).append((index, flow, first))
+            else:
+                results[index] = self._result(self._chain(flow, first))
+        for address, batch in batches.items():
+            for start in range(0, len(batch), 256):
+                self._send_batch(address, batch[start : start + 256], results)
+        return results
+
+    def _send_batch(self, address: Address, batch: list[tuple[int, Flow[Any], Send]], results: list[Any]) -> None:
+        payload = b"".join(send.payload for _, _, send in batch)
+        try:
+            answers: list[Any] = self._exchange(address, payload, len(batch))
+        except (NotSent, ReplyLost) as error:
+            answers = [error] * len(batch)
+        for (index, flow, _), answer in zip(batch, answers, strict=True):
+            results[index] = self._result(self._resume(flow, answer))
+
+    def _resume(self, flow: Flow[T], answer: Any) -> Flow[T]:
+        """Go on with a started flow, as a flow."""
+        lost = isinstance(answer, (NotSent, ReplyLost))
+        try:
+            effect = flow.throw(answer) if lost else flow.send(answer)
+        except StopIteration as stop:
+            return stop.value  # type: ignore[no-any-return]
+        return (yield from self._chain(flow, effect))
+
+    @staticmethod
+    def _chain(flow: Flow[T], effect: Effect) -> Flow[T]:
+        while True:
+            try:
+                result = yield effect
+            except (NotSent, ReplyLost, ConfigurationError) as error:
+                effect = flow.throw(error)
+                continue
+            try:
+                effect = flow.send(result)
+            except StopIteration as stop:
+                return stop.value  # type: ignore[no-any-return]
+
+    def _result(self, flow: Flow[Any]) -> Any:
+        try:
+            return self.run(flow)
+        except Exception as error:
+            return error
+
+    # -- connections --------------------------------------------------------------------------------------------
+
+    def _send(self, effect: Send) -> Any:
+        address = effect.node or self.topology.address(effect.tag)
+        if address is None:
+            self._refresh()
+            address = self.topology.address(effect.tag)
+            if address is None:
+                raise NotSent("no server is known for this shard yet")
+        return self._exchange(address, effect.payload, effect.replies)[-1]
+
+    def _exchange(self, address: Address, payload: bytes, replies: int) -> list[Any]:
+        free = self._free.get(address)
+        if free is None:
+            free = self._free.setdefault(address, [])
+        try:
+            wire = free.pop()
+        except IndexError:
+            try:
+                wire = Wire(self.topology.connection(address))
+            except (redis.RedisError, OSError) as error:
+                raise connect_problem(error, self.topology.target.shown) from error
+        answers = wire.exchange(payload, replies)
+        if self._closed:
+            wire.close()
+        else:
+            free.append(wire)
+        return answers
+
+    def close(self) -> None:
+        self._closed = True
+        if os.getpid() != self._pid:
+            return
+        for wires in self._free.values():
+            while wires:
+                wires.pop().close()

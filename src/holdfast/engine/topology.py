@@ -1,0 +1,178 @@
+"""Which server to talk to: one server, the primary that the Sentinels name, or the owner of a slot.
+
+Finding out is blocking and rare. The asyncio side runs it in a thread, so there is one implementation.
+redis-py makes every connection; its retries are off, because a retry below us would send writes twice.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+import redis
+import redis.asyncio.connection as aio
+from redis.backoff import NoBackoff
+from redis.crc import key_slot
+from redis.retry import Retry
+
+from holdfast.engine.flow import Address, NotSent
+from holdfast.engine.url import Target
+from holdfast.errors import ConfigurationError
+
+_FATAL = (redis.exceptions.AuthenticationError, redis.exceptions.NoPermissionError)
+
+
+class Topology:
+    """Where each tag lives. Thread-safe: the callers, the keeper and the signal hub share one."""
+
+    def __init__(self, target: Target, *, connect_timeout: float, call_timeout: float, client_name: str) -> None:
+        self.target = target
+        self._options: dict[str, Any] = {
+            **target.options,
+            "socket_connect_timeout": connect_timeout,
+            "socket_timeout": call_timeout,
+            "retry": Retry(NoBackoff(), 0),
+            "protocol": 2,
+            "client_name": client_name,
+            "health_check_interval": 0,
+            "decode_responses": False,
+        }
+        self._lock = threading.Lock()
+        self._primary: Address | None = target.hosts[0] if target.kind == "single" and target.hosts else None
+        self._slots: dict[int, Address] = {}
+        self._tags: dict[str, Address] = {}
+        self._known: list[Address] = list(target.hosts)
+        self.generation = 0
+        """Goes up when a primary moved; connections made under an older one ask again."""
+
+    @property
+    def local(self) -> bool:
+        return "path" in self._options
+
+    # -- asking -------------------------------------------------------------------------------------------------
+
+    def address(self, tag: str) -> Address | None:
+        """Where this tag lives, as far as known; None means `refresh` first."""
+        if self.target.kind == "cluster":
+            found = self._tags.get(tag)
+            if found is None and (found := self._slots.get(key_slot(tag.encode()))) is not None:
+                self._tags[tag] = found
+            return found
+        return ("", 0) if self.local else self._primary
+
+    def addresses(self) -> list[Address]:
+        """Every primary that is known."""
+        if self.target.kind == "cluster":
+            return sorted(set(self._slots.values()))
+        found = self.address("")
+        return [found] if found else []
+
+    def refresh(self, seen: int) -> None:
+        """Ask the Sentinels or the Cluster again, unless somebody has since generation `seen`. Blocking."""
+        with self._lock:
+            if seen != self.generation:
+                return
+            if self.target.kind == "sentinel":
+                self._primary = self._ask_sentinels()
+            elif self.target.kind == "cluster":
+                self._slots = self._ask_cluster()
+                self._tags = {}
+            self.generation += 1
+
+    def _ask_sentinels(self) -> Address:
+        """The first Sentinel that knows, whose primary says itself that it is one.
+
+        Sentinels go on naming a dead primary until they agree, and an old primary goes on answering until it is
+        demoted: its own ROLE is asked for as well."""
+        problem: Exception | None = None
+        for place in list(self._known):
+            try:
+                with _Asker(self._sentinel_connection(place)) as ask:
+                    found = ask("SENTINEL", "GET-MASTER-ADDR-BY-NAME", self.target.service)
+                if not found:
+                    raise NotSent(f"the Sentinel at {place[0]}:{place[1]} knows no service {self.target.service!r}")
+                address = (found[0].decode(), int(found[1]))
+                with _Asker(self.connection(address)) as ask:
+                    role = ask("ROLE")[0]
+                if role != b"master":
+                    raise NotSent(f"{address[0]}:{address[1]} is no primary yet")
+                self._known.remove(place)
+                self._known.insert(0, place)
+                return address
+            except _FATAL as error:
+                raise ConfigurationError(f"mend the credentials of {self.target.shown}: {error}") from None
+            except (redis.RedisError, OSError, NotSent) as error:
+                problem = error
+        raise NotSent(f"no Sentinel named a primary: {problem}")
+
+    def _ask_cluster(self) -> dict[int, Address]:
+        problem: Exception | None = None
+        for place in list(dict.fromkeys([*self._known, *self.target.hosts])):
+            try:
+                with _Asker(self.connection(place)) as ask:
+                    ranges = ask("CLUSTER", "SLOTS")
+            except _FATAL as error:
+                raise ConfigurationError(f"mend the credentials of {self.target.shown}: {error}") from None
+            except redis.exceptions.ResponseError as error:
+                raise ConfigurationError(
+                    f"use redis:// instead of redis+cluster://, or name a Cluster: {error}"
+                ) from None
+            except (redis.RedisError, OSError) as error:
+                problem = error
+                continue
+            slots = {}
+            for first, last, node, *_ in ranges:
+                address = ((node[0] or place[0].encode()).decode(), int(node[1]))
+                slots.update(dict.fromkeys(range(first, last + 1), address))
+            if slots:
+                self._known = sorted(set(slots.values()))
+                return slots
+        raise NotSent(f"no node of the cluster answered: {problem}")
+
+    # -- connecting ---------------------------------------------------------------------------------------------
+
+    def connection(self, address: Address) -> Any:
+        """A blocking redis-py connection, not yet connected."""
+        if self.local:
+            kind: Any = redis.UnixDomainSocketConnection
+            return kind(**self._options)
+        kind = redis.SSLConnection if self.target.tls else redis.Connection
+        return kind(host=address[0], port=address[1], **self._options)
+
+    def aio_connection(self, address: Address) -> Any:
+        """The same for asyncio."""
+        if self.local:
+            return aio.UnixDomainSocketConnection(**self._options)
+        kind = aio.SSLConnection if self.target.tls else aio.Connection
+        return kind(host=address[0], port=address[1], **self._options)
+
+    def _sentinel_connection(self, place: Address) -> Any:
+        keep: Mapping[str, Any] = {k: v for k, v in self._options.items() if k not in ("db",)}
+        kind = redis.SSLConnection if self.target.tls else redis.Connection
+        return kind(host=place[0], port=place[1], **keep)
+
+
+class _Asker:
+    """A connection for one or two questions, closed afterwards whatever happens."""
+
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+
+    def __enter__(self) -> Any:
+        self._connection.connect()
+        return self._ask
+
+    def _ask(self, *words: str) -> Any:
+        self._connection.send_command(*words)
+        return self._connection.read_response()
+
+    def __exit__(self, *_: object) -> None:
+        self._connection.disconnect()
+
+
+def connect_problem(error: Exception, shown: str) -> Exception:
+    """What a failed connection attempt means for the caller."""
+    if isinstance(error, _FATAL):
+        return ConfigurationError(f"mend the credentials of {shown}: {error}")
+    return NotSent(f"cannot connect: {error}")

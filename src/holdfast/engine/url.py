@@ -1,0 +1,129 @@
+"""What a URL asks for: one server, a Sentinel service, a Cluster, or the embedded server."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from redis.connection import parse_url
+
+from holdfast.errors import ConfigurationError
+
+DEFAULT_PORT = 6379
+DEFAULT_SENTINEL_PORT = 26379
+
+EXAMPLES = (
+    "embedded:  embedded:///var/lib/app  redis://host:6379/0  rediss://…  valkey://…  unix:///run/valkey.sock  "
+    "redis+sentinel://h1,h2,h3/service  redis+cluster://h1,h2"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A parsed URL. `options` are redis-py connection options; secrets stay out of the repr."""
+
+    kind: str
+    """embedded | single | sentinel | cluster"""
+    hosts: tuple[tuple[str, int], ...] = ()
+    service: str = ""
+    tls: bool = False
+    embedded: str = ""
+    options: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    shown: str = ""
+    """The URL without its password, for messages and logs."""
+
+
+def hide_password(url: str) -> str:
+    scheme, found, rest = url.partition("://")
+    if not found or "@" not in rest:
+        return url
+    credentials, _, place = rest.rpartition("@")
+    user = credentials.partition(":")[0]
+    return f"{scheme}://{user}:***@{place}"
+
+
+def parse(url: str | None, environ: Mapping[str, str] | None = None) -> Target:
+    """Read a URL, or `HOLDFAST_URL` where none is passed."""
+    env = os.environ if environ is None else environ
+    url = url or env.get("HOLDFAST_URL", "")
+    if not url:
+        raise ConfigurationError(
+            "pass a URL to Holdfast(...) or set HOLDFAST_URL. There is no default: two processes that each started "
+            f"a server of their own would coordinate nothing. One of: {EXAMPLES}"
+        )
+    scheme = url.partition(":")[0].lower()
+    if scheme == "embedded":
+        from holdfast.engine import embedded
+
+        embedded.parse(url)
+        return Target("embedded", embedded=url, shown=url)
+    if scheme in ("redis", "rediss", "valkey", "valkeys", "unix"):
+        return _single(url, scheme)
+    if scheme in ("redis+sentinel", "rediss+sentinel", "valkey+sentinel", "valkeys+sentinel"):
+        return _many(url, "sentinel", DEFAULT_SENTINEL_PORT)
+    if scheme in ("redis+cluster", "rediss+cluster", "valkey+cluster", "valkeys+cluster"):
+        return _many(url, "cluster", DEFAULT_PORT)
+    raise ConfigurationError(f"pass a URL of a known kind, not {hide_password(url)!r}. One of: {EXAMPLES}")
+
+
+def _options(url: str) -> dict[str, Any]:
+    try:
+        options = dict(parse_url(url))  # type: ignore[no-untyped-call]
+    except ValueError as error:
+        raise ConfigurationError(f"mend the URL {hide_password(url)!r}: {error}") from None
+    options.pop("connection_class", None)
+    return options
+
+
+def _single(url: str, scheme: str) -> Target:
+    plain = {"valkey": "redis", "valkeys": "rediss"}.get(scheme, scheme) + url[len(scheme) :]
+    options = _options(plain)
+    shown = hide_password(url)
+    if scheme == "unix":
+        if not options.get("path"):
+            raise ConfigurationError(f"name the socket's path: unix:///run/valkey.sock, not {shown!r}")
+        return Target("single", options=options, shown=shown)
+    host, port = options.pop("host", "localhost"), options.pop("port", DEFAULT_PORT)
+    return Target("single", ((host, int(port)),), tls=plain.startswith("rediss"), options=options, shown=shown)
+
+
+def _many(url: str, kind: str, default_port: int) -> Target:
+    """`redis+sentinel://user:password@h1:p1,h2/service?option=…`: urlsplit cannot read several ports, so by hand."""
+    shown = hide_password(url)
+    scheme, _, rest = url.partition("://")
+    authority, _, tail = rest.partition("/")
+    credentials, _, places = authority.rpartition("@")
+    hosts = tuple(_host(place, default_port, shown) for place in places.split("?")[0].split(",") if place)
+    if not hosts:
+        raise ConfigurationError(f"name at least one host in {shown!r}")
+    tls = scheme.startswith(("rediss", "valkeys"))
+    split = urlsplit(f"//x/{tail}" if tail else f"//x{'?' + places.split('?')[1] if '?' in places else ''}")
+    parts = [unquote(part) for part in split.path.split("/") if part]
+    base = f"{'rediss' if tls else 'redis'}://{credentials + '@' if credentials else ''}x"
+    service = ""
+    if kind == "sentinel":
+        if not parts:
+            raise ConfigurationError(f"name the Sentinel service after the hosts: {shown}/myservice")
+        service = parts.pop(0)
+    elif parts and parts != ["0"]:
+        raise ConfigurationError(f"a Cluster has database 0 only: leave the path of {shown!r} empty")
+    path = f"/{parts[0]}" if parts else ""
+    query = "&".join(f"{k}={v}" for k, v in parse_qsl(split.query))
+    options = _options(f"{base}{path}{'?' + query if query else ''}")
+    options.pop("host", None)
+    options.pop("port", None)
+    return Target(kind, hosts, service=service, tls=tls, options=options, shown=shown)
+
+
+def _host(place: str, default_port: int, shown: str) -> tuple[str, int]:
+    host, colon, port = place.rpartition(":")
+    if place.startswith("[") and not port.isdigit():
+        host, colon, port = place, "", ""
+    if not colon:
+        host, port = place, str(default_port)
+    if not host or not port.isdigit() or not 0 < int(port) < 65536:
+        raise ConfigurationError(f"write hosts as host or host:port: {place!r} in {shown!r} is neither")
+    return host.strip("[]"), int(port)

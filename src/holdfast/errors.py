@@ -1,0 +1,99 @@
+"""Every error Holdfast raises.
+
+    HoldfastError
+    ├── ConfigurationError      what was passed can never work (also a ValueError)
+    │   ├── InvalidId           an id that is empty, too long or of the wrong type
+    │   └── UnsafeServer        the server would break the promises: eviction, too old
+    ├── NotAcquired             somebody else has it; nothing is held
+    │   └── NotReplicated       granted, but too few replicas confirmed it in time; given back
+    ├── WouldDeadlock           this task would wait for itself
+    ├── LeaseLost               it was held and no longer is
+    ├── Fenced                  the resource has seen a newer holder; the write was refused
+    ├── Unavailable             the server was not reached or did not act; nothing happened
+    │   └── ServerFull          the server is out of memory and refused to add anything
+    ├── Indeterminate           it was sent and no answer came; it may or may not have happened
+    └── ServerError             an answer that should not exist; please report it
+
+"Not acquired", "lost", "unavailable" and "indeterminate" ask for different reactions and so never share a branch.
+"""
+
+from __future__ import annotations
+
+
+class HoldfastError(Exception):
+    """The root of the tree.
+
+    The first line says what to do. `operation`, `key` and `elapsed` say where it happened.
+    """
+
+    def __init__(self, message: str, *, operation: str = "", key: str = "", elapsed: float | None = None) -> None:
+        self.operation = operation
+        self.key = key
+        self.elapsed = elapsed
+        where = ", ".join(
+            part
+            for part in (
+                operation and f"operation {operation}",
+                key and f"key {key!r}",
+                f"after {elapsed:.3f} s" if elapsed is not None else "",
+            )
+            if part
+        )
+        super().__init__(f"{message} ({where})" if where else message)
+
+
+class ConfigurationError(HoldfastError, ValueError):
+    """What was passed can never work. Nothing was sent."""
+
+
+class InvalidId(ConfigurationError):
+    """An id is empty, longer than 512 bytes, or neither text nor bytes."""
+
+
+class UnsafeServer(ConfigurationError):
+    """The server is set up so that it would break promises. The message has the line that fixes it."""
+
+
+class NotAcquired(HoldfastError):
+    """Somebody else has it. Nothing is held and nothing is left behind in the queue."""
+
+
+class NotReplicated(NotAcquired):
+    """It was granted, but too few replicas confirmed in time, so it was given back."""
+
+
+class WouldDeadlock(HoldfastError):
+    """The caller already holds this in a way that makes it wait for itself."""
+
+
+class LeaseLost(HoldfastError):
+    """The lease ended before it was released. Whatever came after its deadline was not protected."""
+
+    def __init__(self, message: str, *, reason: str = "", **where: object) -> None:
+        self.reason = reason
+        super().__init__(message, **where)  # type: ignore[arg-type]
+
+
+class Fenced(HoldfastError):
+    """The resource has seen a higher fence. The write was refused: a newer holder exists."""
+
+    def __init__(self, message: str, *, fence: int = 0, seen: int | None = None, **where: object) -> None:
+        self.fence = fence
+        self.seen = seen
+        super().__init__(message, **where)  # type: ignore[arg-type]
+
+
+class Unavailable(HoldfastError):
+    """The server was not reached, or said that it did not act. Nothing happened; trying again is safe."""
+
+
+class ServerFull(Unavailable):
+    """The server is out of memory and refused to add anything. What frees memory still works."""
+
+
+class Indeterminate(HoldfastError):
+    """A request was sent and no answer came in time. It may or may not have happened."""
+
+
+class ServerError(HoldfastError):
+    """The server gave an answer that should not exist."""

@@ -1,0 +1,162 @@
+"""What happened, as typed objects. Metrics, logs and traces are observers of them.
+
+An observer is any callable that takes an event. It is called in the thread or task where the thing happened and must
+be quick. One that raises changes nothing: the error is counted and logged once, and the operation goes on.
+Without observers no event object is made.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, fields
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """The root of all events."""
+
+    def as_dict(self) -> dict[str, object]:
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+
+@dataclass(frozen=True, slots=True)
+class Granted(Event):
+    """A lease was granted. `waited` seconds passed since it was asked for."""
+
+    name: str
+    fence: int
+    waited: float
+    handed_over: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Waited(Event):
+    """A caller had to queue; `position` is how many were ahead of it."""
+
+    name: str
+    position: int
+
+
+@dataclass(frozen=True, slots=True)
+class Refused(Event):
+    """Not acquired: it was busy, or the wait ran out."""
+
+    name: str
+    waited: float
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Renewed(Event):
+    name: str
+    fence: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class RenewFailed(Event):
+    """A renewal got no usable answer before the lease's deadline."""
+
+    name: str
+    fence: int
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class Lost(Event):
+    """A lease ended before it was released."""
+
+    name: str
+    fence: int
+    held: float
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Expired(Event):
+    """Somebody's lease was found expired on the server; `count` of them were ended."""
+
+    name: str
+    count: int
+    owner: str
+
+
+@dataclass(frozen=True, slots=True)
+class TakenOver(Event):
+    """This process was granted what an expired holder had."""
+
+    name: str
+    fence: int
+    previous_owner: str
+
+
+@dataclass(frozen=True, slots=True)
+class Released(Event):
+    name: str
+    fence: int
+    held: float
+
+
+@dataclass(frozen=True, slots=True)
+class Forced(Event):
+    """An operator ended somebody's lease."""
+
+    name: str
+    ended: int
+    reason: str
+    by: str
+
+
+@dataclass(frozen=True, slots=True)
+class Dropped(Event):
+    """Something was discarded, with the reason: nothing is lost silently."""
+
+    name: str
+    what: str
+    reason: str
+    count: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class ClockJumped(Event):
+    """The server's clock moved against ours by so many seconds: leases may have overlapped or lasted longer."""
+
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class ServerWarning(Event):
+    """The server works, but is set up so that a restart or failover can forget leases."""
+
+    message: str
+
+
+Observer = Callable[[Event], None]
+
+
+class Events:
+    """Hands events to observers."""
+
+    __slots__ = ("_complained", "_observers", "failures")
+
+    def __init__(self, observers: Iterable[Observer] = ()) -> None:
+        self._observers: tuple[Observer, ...] = tuple(observers)
+        self._complained: set[int] = set()
+        self.failures = 0
+
+    def __bool__(self) -> bool:
+        return bool(self._observers)
+
+    def add(self, observer: Observer) -> None:
+        self._observers = (*self._observers, observer)
+
+    def emit(self, event: Event) -> None:
+        for observer in self._observers:
+            try:
+                observer(event)
+            except Exception:
+                self.failures += 1
+                if id(observer) not in self._complained:
+                    self._complained.add(id(observer))
+                    logging.getLogger("holdfast").exception("an observer failed; its next failures are only counted")

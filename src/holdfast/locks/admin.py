@@ -1,0 +1,120 @@
+"""Looking at locks and ending them by force, without I/O."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from typing import Any
+
+from holdfast.engine.core import Core
+from holdfast.engine.flow import Flow, Together, call
+from holdfast.engine.status import Status
+from holdfast.errors import ConfigurationError, Fenced
+from holdfast.events import Forced
+from holdfast.keys import SHARDS, encode, id_bytes, shard_of
+from holdfast.locks.inspect import AuditEntry, LockInfo, parse_audit, parse_lock
+from holdfast.locks.spec import ROOM, Place, Spec, check_count, check_seconds
+
+SHOWN_WAITERS = 100
+PAGE = 1000
+BUSY_KNOWN = 4096
+MAX_REASON = 1000
+GUARD_LIFE = 7 * 86_400.0
+
+
+def _ask(core: Core, script: str, tag: str, keys: Sequence[str], args: Sequence[Any], key: str = "") -> Flow[list[Any]]:
+    until = core.clock() + core.settings.retry_for
+    return (yield from call(core.scripts.get(script), tag, keys, args, clock=core.clock, until=until, key=key))
+
+
+def inspect(core: Core, place: Place, waiters: int = SHOWN_WAITERS) -> Flow[LockInfo]:
+    reply = yield from _ask(core, "locks/inspect", place.tag, (place.lock, place.queue), (waiters,), place.name)
+    return parse_lock(place.kind, place.name, int(reply[1]), reply[2], reply[3], int(reply[4]))
+
+
+def busy(core: Core, spec: Spec, max_age: float) -> Flow[bool]:
+    check_seconds("max_age", max_age, 0.0, 3600.0)
+    known = core.busy_until.get((spec.place.lock, spec.weight))
+    now = core.clock()
+    if known is not None and now < min(known[1], known[0] + max_age):
+        return True
+    info = yield from inspect(core, spec.place, 1)
+    taken = [holder for holder in info.holders if holder.remaining > 0]
+    used = sum(holder.permits for holder in taken)
+    if used + spec.weight <= spec.limit and not info.waiting:
+        core.busy_until.pop((spec.place.lock, spec.weight), None)
+        return False
+    if len(core.busy_until) >= BUSY_KNOWN:
+        core.busy_until.clear()
+    core.busy_until[(spec.place.lock, spec.weight)] = (
+        now,
+        now + min((h.remaining for h in taken), default=0.0),
+    )
+    return True
+
+
+def force(core: Core, place: Place, fence: int | None, reason: str, by: str) -> Flow[int]:
+    """Repeatable by its operation id: after a lost reply the audit log tells whether it was done."""
+    if not reason or len(reason) > MAX_REASON or len(by) > MAX_REASON:
+        raise ConfigurationError(f"give a reason of 1 to {MAX_REASON} characters: it goes into the audit log")
+    who = by or core.owner
+    reply = yield from _ask(
+        core, "locks/force", place.tag, (*place.keys, place.audit),
+        (fence or 0, reason, who, secrets.token_hex(8), place.channels), place.name,
+    )  # fmt: skip
+    if reply[0] == Status.NOT_HELD.encode():
+        return 0
+    if core.events:
+        core.events.emit(Forced(place.name, int(reply[1]), reason, who))
+    return int(reply[1])
+
+
+def list_locks(core: Core, shard: int, offset: int, count: int) -> Flow[list[tuple[str, str]]]:
+    """Kind and encoded name of the locks in use in one shard; a look-up in its index, never a scan."""
+    check_count("count", count, 1, PAGE)
+    tag = core.keys.tag(ROOM, shard)
+    reply = yield from _ask(core, "locks/list", tag, (core.keys.base(tag) + "index",), (offset, count))
+    return [(kind, name) for kind, _, name in (member.decode().partition(":") for member in reply[2])]
+
+
+def list_all(core: Core, count: int) -> Flow[list[tuple[str, str]]]:
+    """The first `count` locks in use over all shards, each asked in the same round trip."""
+    check_count("count", count, 1, PAGE)
+    pages = yield Together([list_locks(core, shard, 0, count) for shard in range(SHARDS)])
+    found: list[tuple[str, str]] = []
+    for page in pages:
+        if isinstance(page, BaseException):
+            raise page
+        found.extend(page)
+    return found[:count]
+
+
+def audit(core: Core, place: Place, count: int) -> Flow[list[AuditEntry]]:
+    check_count("count", count, 1, PAGE)
+    reply = yield from _ask(core, "locks/audit", place.tag, (place.audit,), (count,))
+    return [parse_audit(entry[0], entry[1]) for entry in reply[1]]
+
+
+def guarded(
+    core: Core, resource: str | bytes, fence: int, commands: Sequence[Sequence[Any]], remember: float
+) -> Flow[list[Any]]:
+    """Run commands only if no higher fence was seen for the resource; all of it in one step."""
+    raw = id_bytes(resource)
+    tag = core.keys.tag("guards", shard_of(raw))
+    if not commands or any(not command for command in commands):
+        raise ConfigurationError('pass at least one command, each as a tuple: ("SET", key, value)')
+    args: list[Any] = [
+        fence,
+        int(check_seconds("remember", remember, 1.0, 3650 * 86_400.0) * 1000),
+        secrets.token_hex(8),
+    ]
+    for command in commands:
+        args += (len(command), *command)
+    key = f"{core.keys.base(tag)}guard:{encode(raw)}"
+    reply = yield from _ask(core, "locks/guarded", tag, (key,), args, encode(raw))
+    if reply[0] == Status.FENCED.encode():
+        raise Fenced(
+            f"stop: fence {fence} is older than {int(reply[1])}, so a newer holder has written",
+            fence=fence, seen=int(reply[1]), operation="locks/guarded", key=encode(raw),
+        )  # fmt: skip
+    return list(reply[1:])

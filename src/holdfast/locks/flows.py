@@ -1,0 +1,270 @@
+"""The lock operations, without I/O. See `engine/flow.py` for what a flow is."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
+
+from hiredis import ReplyError
+
+from holdfast.engine.core import Core
+from holdfast.engine.flow import Await, Detach, Flow, Listen, NotSent, ReplyLost, Send, Together, call
+from holdfast.engine.keeper import Hold
+from holdfast.engine.resp import pack
+from holdfast.engine.status import Status
+from holdfast.errors import Indeterminate, LeaseLost, NotAcquired, NotReplicated, Unavailable, WouldDeadlock
+from holdfast.events import Expired, Granted, Refused, Released, TakenOver, Waited
+from holdfast.locks.spec import Spec
+
+Home = Callable[[], bool]
+
+RENEW = "locks/renew"
+
+
+def acquire(core: Core, spec: Spec, wait: float | None, home: Home) -> Flow[Hold]:
+    """Take the lock, waiting in its queue if asked to.
+
+    Every request carries the same token: a repeated one asks again and never takes twice. Whatever ends this early,
+    a time-out, an error or a cancellation, gives back what may have been granted and the place in the queue."""
+    token = core.new_token()
+    started = core.clock()
+    if wait != 0:
+        core.mailbox.expect(token)
+    try:
+        hold = yield from _ask_until(core, spec, wait, home, token, started)
+        if hold is not None and spec.replicas:
+            yield from _confirm_replicas(core, spec, hold)
+    except BaseException:
+        yield Detach(_give_back(core, spec, token))
+        raise
+    finally:
+        core.mailbox.forget(token)
+    if hold is None:
+        yield from _give_back(core, spec, token)
+        _refused(core, spec, started, "wait ran out")
+    core.begin(hold)
+    return hold
+
+
+def _refused(core: Core, spec: Spec, started: float, reason: str) -> NoReturn:
+    waited = core.clock() - started
+    if core.events:
+        core.events.emit(Refused(spec.place.name, waited, reason))
+    raise NotAcquired(
+        f"try later or wait longer: somebody else has it ({reason})",
+        operation="locks/acquire", key=spec.place.name, elapsed=waited,
+    )  # fmt: skip
+
+
+def _ask_until(core: Core, spec: Spec, wait: float | None, home: Home, token: str, started: float) -> Flow[Hold | None]:
+    """Ask, and if queued wait for the signal, until granted. None: the wait ran out."""
+    clock, settings, place = core.clock, core.settings, spec.place
+    give_up = math.inf if wait is None else started + wait
+    lease = 0 if wait == 0 else int(settings.waiter_lease * 1000)
+    patience = settings.retry_for if wait is None else min(settings.retry_for, max(wait, settings.call_timeout))
+    script = core.scripts.get("locks/acquire")
+    args = (
+        token, spec.weight, spec.limit, int(spec.ttl * 1000), lease, "f" if spec.fair else "b", core.owner,
+        place.channels,
+    )  # fmt: skip
+    first = True
+    while True:
+        asked = clock()
+        reply = yield from call(
+            script, place.tag, place.keys, args, clock=clock, until=asked + patience, key=place.name
+        )
+        if reply[0] == b"granted":
+            return _granted(core, spec, token, int(reply[1]), int(reply[2]) / 1000, asked, started, home, reply)
+        if reply[0] == b"busy":
+            _refused(core, spec, started, f"busy for up to {int(reply[1]) / 1000:.3f} s more")
+        rank, remaining = int(reply[1]), int(reply[2]) / 1000
+        if first and core.events:
+            core.events.emit(Waited(place.name, rank))
+        first = False
+        if clock() >= give_up:
+            return None
+        if (yield Listen(place.tag, place.channels + core.client_id)):
+            continue  # a grant may have come between the request and the subscription
+        message = yield Await(token, min(_pause(settings.waiter_lease, rank, remaining), give_up - clock()))
+        if message is not None and message.startswith("grant "):
+            _, _, fence, ms = message.split(" ")
+            return _granted(core, spec, token, int(fence), int(ms) / 1000, asked, started, home, None)
+        if clock() >= give_up:
+            return None
+
+
+def _pause(waiter_lease: float, rank: int, remaining: float) -> float:
+    """How long to wait for a signal before asking again.
+
+    Asking keeps the place in the queue, and finds out about a holder that died. The first in the line looks when the
+    holder's time is up; the others, so as not to come as a herd, only to show that they live."""
+    pause = waiter_lease / 3 * (0.85 + random.random() * 0.15)  # noqa: S311
+    if rank == 0 and remaining > 0:
+        pause = min(pause, remaining + 0.002)
+    return pause
+
+
+def _granted(
+    core: Core, spec: Spec, token: str, fence: int, span: float, asked: float, started: float, home: Home,
+    reply: Sequence[Any] | None,
+) -> Hold:  # fmt: skip
+    """`asked` is from before the request after which the grant was made, so the deadline is never too late."""
+    now = core.clock()
+    place = spec.place
+    if core.events:
+        core.events.emit(Granted(place.name, fence, now - started, handed_over=reply is None))
+        if reply is not None and reply[3]:
+            owner = reply[4].decode("utf-8", "replace")
+            core.events.emit(Expired(place.name, int(reply[3]), owner))
+            core.events.emit(TakenOver(place.name, fence, owner))
+    return Hold(
+        name=place.name, token=token, fence=fence, key=place.lock, group=(RENEW, place.tag, place.index),
+        ttl=spec.ttl, span=span, asked=asked, started=now, max_hold=spec.max_hold, renews=spec.renew, home=home,
+        waited=now - started,
+    )  # fmt: skip
+
+
+def _give_back(core: Core, spec: Spec, token: str) -> Flow[str]:
+    """Leave the queue and drop the grant, if there is one. What cannot be reached ends by itself."""
+    place = spec.place
+    try:
+        reply = yield from call(
+            core.scripts.get("locks/release"), place.tag, place.keys, (token, place.channels), clock=core.clock,
+            until=core.clock() + core.settings.call_timeout, key=place.name,
+        )  # fmt: skip
+    except (Unavailable, Indeterminate):
+        return ""
+    return str(reply[0].decode())
+
+
+def _confirm_replicas(core: Core, spec: Spec, hold: Hold) -> Flow[None]:
+    """Write once more on a connection of its own and WAIT there: it counts replicas that have that write."""
+    place = spec.place
+    script = core.scripts.get(RENEW)
+    renew = script.pack((place.index, place.lock), (hold.token, int(spec.ttl * 1000)))
+    wait = pack(b"WAIT", spec.replicas, int(spec.replica_timeout * 1000))
+    try:
+        confirmed = yield Send(place.tag, script.pack_load() + renew + wait, replies=3, alone=True)
+    except (NotSent, ReplyLost) as error:
+        confirmed = error
+    if isinstance(confirmed, (ReplyError, Exception)) or confirmed < spec.replicas:
+        raise NotReplicated(
+            f"check the replicas: {confirmed} of {spec.replicas} confirmed in {spec.replica_timeout:g} s",
+            operation="locks/acquire", key=place.name,
+        )  # fmt: skip
+
+
+def release(core: Core, spec: Spec, hold: Hold) -> Flow[None]:
+    """Give the lock back; the next live waiter is granted in the same step.
+
+    Raises LeaseLost if it was no longer held, Indeterminate if no answer came: then it ends by itself at its deadline.
+    A release that is cancelled goes on in the background."""
+    place = spec.place
+    started = core.clock()
+    over = hold.lost_reason
+    core.end(hold)
+    if over:
+        yield Detach(_give_back(core, spec, hold.token))
+        raise lost_error(hold, "locks/release")
+    unanswered: list[ReplyLost] = []
+    flow = call(
+        core.scripts.get("locks/release"), place.tag, place.keys, (hold.token, place.channels), clock=core.clock,
+        until=min(started + core.settings.retry_for, max(hold.deadline, started + core.settings.call_timeout)),
+        key=place.name, lost=unanswered,
+    )  # fmt: skip
+    try:
+        reply = yield from flow
+    except (Unavailable, Indeterminate) as error:
+        raise Indeterminate(
+            f"go on: it ends by itself in at most {max(0.0, hold.deadline - core.clock()):.1f} s. "
+            "The release got no answer",
+            operation="locks/release", key=place.name, elapsed=core.clock() - started,
+        ) from error  # fmt: skip
+    except BaseException:
+        yield Detach(_give_back(core, spec, hold.token))
+        raise
+    now = core.clock()
+    status = reply[0].decode()
+    # After a lost reply "not held" is the echo of our own release, as long as the lease had not run out by then.
+    done = status == Status.RELEASED or (status == Status.NOT_HELD and unanswered and now < hold.deadline)
+    if not done:
+        hold.over = False
+        hold.lose("expired" if now >= hold.deadline or status == Status.EXPIRED else "taken away")
+        core.end_lost(hold)
+        raise lost_error(hold, "locks/release")
+    if core.events:
+        core.events.emit(Released(place.name, hold.fence, now - hold.started))
+
+
+def lost_error(hold: Hold, operation: str) -> LeaseLost:
+    return LeaseLost(
+        f"treat what was done after its deadline as unprotected: the lease is lost ({hold.lost_reason})",
+        reason=hold.lost_reason, operation=operation, key=hold.name,
+    )  # fmt: skip
+
+
+def would_deadlock(name: str) -> WouldDeadlock:
+    return WouldDeadlock(
+        "release the read lock before asking for the write lock: this task would wait for itself",
+        operation="locks/acquire", key=name,
+    )  # fmt: skip
+
+
+def try_all(core: Core, specs: Sequence[Spec], home: Home) -> Flow[list[Hold | None]]:
+    """Try every lock at once, in one round trip. None where somebody else has it.
+
+    If one fails for another reason, what was granted is given back and that error is raised."""
+    results = yield Together([acquire(core, spec, 0, home) for spec in specs])
+    holds = [result if isinstance(result, Hold) else None for result in results]
+    errors = [r for r in results if isinstance(r, BaseException) and not isinstance(r, NotAcquired)]
+    if errors:
+        yield Detach(release_all(core, specs, holds))
+        raise errors[0]
+    return holds
+
+
+def acquire_all(core: Core, specs: Sequence[Spec], wait: float | None, home: Home) -> Flow[list[Hold]]:
+    """Take every lock or none. `specs` are in the one order that everybody uses.
+
+    First all at once. Where one is taken, those behind it are given back before waiting for it: whoever waits holds
+    only locks that come earlier in the order, so no circle of waiters can form."""
+    started = core.clock()
+    holds: list[Hold | None] = yield from try_all(core, specs, home)
+    if None not in holds:
+        return [hold for hold in holds if hold is not None]
+    kept = holds.index(None)
+    held: list[Hold | None] = holds[:kept]
+    try:
+        yield from release_all(core, specs[kept:], holds[kept:])
+        for spec in specs[kept:]:
+            left = None if wait is None else max(0.0, wait - (core.clock() - started))
+            held.append((yield from acquire(core, spec, left, home)))
+    except BaseException:
+        yield Detach(release_all(core, specs, held))
+        raise
+    return [hold for hold in held if hold is not None]
+
+
+def release_all(core: Core, specs: Sequence[Spec], holds: Sequence[Hold | None]) -> Flow[list[Any]]:
+    """Give all back in one round trip. Answers None or the error for each."""
+    pairs = [(spec, hold) for spec, hold in zip(specs, holds, strict=False) if hold is not None]
+    results = yield Together([release(core, spec, hold) for spec, hold in pairs])
+    return list(results)
+
+
+def release_tokens(core: Core) -> Flow[None]:
+    """Give back whatever this client still holds: it is closing."""
+    script = core.scripts.get("locks/release")
+    until = core.clock() + core.settings.call_timeout
+    calls = []
+    for hold in list(core.holds.values()):
+        core.end(hold)
+        _, tag, _ = hold.group
+        base = core.keys.base(tag)
+        kind_and_name = hold.key.removeprefix(base)
+        keys = (hold.key, f"{base}q.{kind_and_name}", f"{base}fence", f"{base}index")
+        calls.append(call(script, tag, keys, (hold.token, f"{base}sig:"), clock=core.clock, until=until, key=hold.name))
+    if calls:
+        yield Together(calls)

@@ -1,0 +1,115 @@
+"""What a lock is asked for, checked and with its keys worked out, before anything is sent."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from holdfast.engine.core import Core
+from holdfast.errors import ConfigurationError
+from holdfast.keys import Id, encode, id_bytes, shard_of
+
+ROOM = "locks"
+RW_PERMITS = 1_000_000
+"""A read/write lock is this many permits: a reader takes one, a writer all."""
+MAX_PERMITS = 1_000_000
+MIN_TTL = 0.05
+MAX_TTL = 366 * 86_400.0
+
+Ttl = float | int | str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a lock lives: one shard, so that one script reaches all of it."""
+
+    name: str
+    kind: str
+    tag: str
+    lock: str
+    queue: str
+    fence: str
+    index: str
+    audit: str
+    channels: str
+
+    @property
+    def keys(self) -> tuple[str, str, str, str]:
+        return (self.lock, self.queue, self.fence, self.index)
+
+
+def place(core: Core, kind: str, name: Id) -> Place:
+    raw = id_bytes(name)
+    tag = core.keys.tag(ROOM, shard_of(raw))
+    base = core.keys.base(tag)
+    part = encode(raw)
+    return Place(
+        part, kind, tag, f"{base}{kind}:{part}", f"{base}q.{kind}:{part}", f"{base}fence", f"{base}index",
+        f"{base}audit", f"{base}sig:",
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    """One way of holding a lock: how many of its permits, for how long, and how to wait for them."""
+
+    place: Place
+    weight: int
+    limit: int
+    ttl: float
+    fair: bool
+    renew: bool
+    max_hold: float | None
+    replicas: int
+    replica_timeout: float
+    reentrant: bool
+
+
+def seconds_of(core: Core, ttl: Ttl) -> float:
+    """A number of seconds, or a class: short, medium, long."""
+    if ttl is None:
+        return core.settings.ttl
+    if isinstance(ttl, str):
+        classes = {
+            "short": core.settings.ttl_short, "medium": core.settings.ttl_medium, "long": core.settings.ttl_long,
+        }  # fmt: skip
+        if ttl not in classes:
+            raise ConfigurationError(f"pass ttl as seconds or as one of {', '.join(classes)}, not {ttl!r}")
+        return classes[ttl]
+    return check_seconds("ttl", ttl, MIN_TTL, MAX_TTL)
+
+
+def check_seconds(what: str, value: float, low: float, high: float) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not low <= value <= high:
+        raise ConfigurationError(f"pass {what} as seconds between {low:g} and {high:g}, not {value!r}")
+    return float(value)
+
+
+def check_count(what: str, value: int, low: int, high: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+        raise ConfigurationError(f"pass {what} as a whole number between {low} and {high}, not {value!r}")
+    return value
+
+
+def check_wait(wait: float | None) -> float | None:
+    """None: no limit. 0: do not wait."""
+    return None if wait is None else check_seconds("wait", wait, 0.0, MAX_TTL)
+
+
+def make_spec(
+    core: Core, kind: str, name: Id, *, weight: int, limit: int, ttl: Ttl, fair: bool, renew: bool,
+    max_hold: float | None, replicas: int, replica_timeout: float, reentrant: bool,
+) -> Spec:  # fmt: skip
+    if max_hold is not None:
+        check_seconds("max_hold", max_hold, MIN_TTL, MAX_TTL)
+    return Spec(
+        place=place(core, kind, name),
+        weight=weight,
+        limit=limit,
+        ttl=seconds_of(core, ttl),
+        fair=bool(fair),
+        renew=bool(renew),
+        max_hold=max_hold,
+        replicas=check_count("replicas", replicas, 0, 100),
+        replica_timeout=check_seconds("replica_timeout", replica_timeout, 0.001, 60.0),
+        reentrant=reentrant,
+    )

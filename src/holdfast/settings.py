@@ -1,0 +1,102 @@
+"""Every setting, once: this definition feeds keyword arguments, environment, TOML and the documentation page."""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from holdfast.errors import ConfigurationError
+
+ENV_PREFIX = "HOLDFAST_"
+MAX_SECONDS = 10 * 365 * 86_400.0
+
+
+def _setting(default: Any, doc: str, low: float | None = None, high: float | None = None) -> Any:
+    return field(default=default, metadata={"doc": doc, "low": low, "high": high})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """All durations are in seconds. Each can be passed to `Holdfast(...)`, set as `HOLDFAST_<NAME>`, or put in TOML."""
+
+    prefix: str = _setting("hf", "What every key starts with. Fleets with different prefixes do not see each other.")
+    name: str = _setting("", "What this process calls itself in inspections; its host and pid are always shown.")
+    ttl: float = _setting(30.0, "How long a lease lasts unless it is renewed.", 0.05, MAX_SECONDS)
+    ttl_short: float = _setting(300.0, 'What `ttl="short"` means.', 0.05, MAX_SECONDS)
+    ttl_medium: float = _setting(1800.0, 'What `ttl="medium"` means.', 0.05, MAX_SECONDS)
+    ttl_long: float = _setting(7200.0, 'What `ttl="long"` means.', 0.05, MAX_SECONDS)
+    waiter_lease: float = _setting(
+        3.0, "How long a waiter keeps its place without a sign of life; the most that a dead one delays the next.",
+        0.1, 600.0,
+    )  # fmt: skip
+    call_timeout: float = _setting(2.0, "How long one request may take before its reply counts as lost.", 0.01, 600.0)
+    retry_for: float = _setting(
+        10.0, "How long an operation is repeated through lost replies, restarts and failovers.", 0.0, 3600.0
+    )
+    connect_timeout: float = _setting(2.0, "How long making one connection may take.", 0.01, 600.0)
+    max_in_flight: int = _setting(
+        10_000, "How many requests may be under way on one connection; further callers wait.", 1, 1_000_000
+    )
+    check_server: bool = _setting(True, "Refuse a server that is too old or may evict keys, when connecting.")
+    allow_eviction: bool = _setting(
+        False,
+        "Accept a server that may evict keys under memory pressure. It may then drop locks that are held.",
+    )
+
+    def __post_init__(self) -> None:
+        for item in fields(self):
+            value = getattr(self, item.name)
+            low, high = item.metadata["low"], item.metadata["high"]
+            kind: Any = {"float": (int, float), "int": int, "bool": bool, "str": str}[str(item.type)]
+            wrong = not isinstance(value, kind) or (isinstance(value, bool) and item.type != "bool")
+            if wrong or value != value:  # noqa: PLR0124 - NaN
+                raise ConfigurationError(f"set {item.name} to a {item.type}, not {value!r}")
+            if low is not None and not low <= value <= high:
+                raise ConfigurationError(f"set {item.name} between {low:g} and {high:g}, not {value!r}")
+
+    @classmethod
+    def load(
+        cls, overrides: Mapping[str, Any] | None = None, *, environ: Mapping[str, str] | None = None,
+        file: str | Path | None = None,
+    ) -> Settings:  # fmt: skip
+        """Keyword arguments win over the environment, the environment over the file, the file over the defaults."""
+        env = os.environ if environ is None else environ
+        known = {item.name: str(item.type) for item in fields(cls)}
+        values: dict[str, Any] = {}
+        path = file or env.get(f"{ENV_PREFIX}CONFIG")
+        if path:
+            values.update(_from_toml(Path(path), known))
+        for name, kind in known.items():
+            text = env.get(ENV_PREFIX + name.upper())
+            if text is not None:
+                values[name] = _from_text(name, kind, text)
+        for name, value in (overrides or {}).items():
+            if name not in known:
+                raise ConfigurationError(f"there is no setting {name!r}; the settings are {', '.join(sorted(known))}")
+            values[name] = value
+        return cls(**values)
+
+
+def _from_toml(path: Path, known: Mapping[str, str]) -> dict[str, Any]:
+    try:
+        table = tomllib.loads(path.read_text("utf-8"))
+    except (OSError, tomllib.TOMLDecodeError) as error:
+        raise ConfigurationError(f"mend the configuration file {path}: {error}") from None
+    table = table.get("holdfast", table)
+    for name in table:
+        if name not in known:
+            raise ConfigurationError(f"remove {name!r} from {path}: there is no such setting")
+    return dict(table)
+
+
+def _from_text(name: str, kind: str, text: str) -> Any:
+    try:
+        if kind == "bool":
+            return {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}[text.lower()]
+        return {"int": int, "float": float, "str": str}[kind](text)
+    except (KeyError, ValueError):
+        raise ConfigurationError(f"set {ENV_PREFIX}{name.upper()} to a {kind}, not {text!r}") from None

@@ -1,0 +1,156 @@
+# Written by tools/make_sync.py from src/holdfast/locks/lock.py. Change that file, then run `make sync`.
+"""What is locked: a mutex, one side of a read/write lock, or permits of a semaphore."""
+
+from __future__ import annotations
+
+from types import TracebackType
+
+from holdfast.engine.core import Core
+from holdfast.engine.scope import ThreadScope, thread_home, thread_owner
+from holdfast.engine.threads import ThreadDriver
+from holdfast.errors import NotAcquired
+from holdfast.keys import Id
+from holdfast.locks import admin, flows
+from holdfast.locks.inspect import LockInfo
+from holdfast.locks.spec import Spec, check_wait
+from holdfast.sync.lease import Lease
+
+
+class Lock:
+    """A name that one holder at a time may have. Made by `Holdfast.lock` and its siblings; making one sends nothing.
+
+    Fair: first come, first served, and a release hands over to the next live waiter in the same step. Re-entrant: the
+    thread that holds it may take it again and must release it as often. Other threads of the same process wait like anybody.
+    """
+
+    def __init__(self, core: Core, driver: ThreadDriver, spec: Spec, name: Id, wait: float | None) -> None:
+        self._core = core
+        self._driver = driver
+        self._spec = spec
+        self._wait = check_wait(wait)
+        self._inside: list[tuple[object, Lease, ThreadScope]] = []
+        self.name = name
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self._spec.place.kind}:{self._spec.place.name}>"
+
+    def acquire(self, *, wait: float | None = -1) -> Lease:
+        """Take it, waiting in line at most `wait` seconds (None: no limit, 0: not at all; default: as made).
+
+        Raises NotAcquired when the wait runs out, Unavailable when the server cannot be reached. Cancelling leaves the
+        line and gives back what was just granted."""
+        wait = self._wait if wait == -1 else check_wait(wait)
+        spec, core = self._spec, self._core
+        entry = (spec.place.lock, thread_owner()) if spec.reentrant else None
+        if entry is not None and (known := core.entered.get(entry)) is not None:
+            lease: Lease | None = known()
+            if lease is not None and lease.reenter(spec.weight):
+                return lease
+            core.entered.pop(entry, None)
+        hold = self._driver.run(flows.acquire(core, spec, wait, thread_home()))
+        lease = Lease(core, self._driver, spec, hold, self.name)
+        if entry is not None:
+            lease.remember(entry)
+        return lease
+
+    def try_acquire(self) -> Lease | None:
+        """Take it if it is free and nobody waits for it; None if not."""
+        try:
+            return self.acquire(wait=0)
+        except NotAcquired:
+            return None
+
+    def __enter__(self) -> Lease:
+        lease = self.acquire()
+        self._inside.append((thread_owner(), lease, lease.scope()))
+        return lease
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        owner = thread_owner()
+        at = max(i for i, (who, _, _) in enumerate(self._inside) if who is owner)
+        _, lease, scope = self._inside.pop(at)
+        lease.leave(scope, error)
+
+    def inspect(self) -> LockInfo:
+        """Who holds it, since when and with which fence, and who waits."""
+        return self._driver.run(admin.inspect(self._core, self._spec.place))
+
+    def busy(self, max_age: float = 1.0) -> bool:
+        """Would a caller have to wait? "Busy" may be up to `max_age` seconds old; "free" is never from the cache.
+
+        Free now is no promise for the next moment: to act on it, acquire."""
+        return self._driver.run(admin.busy(self._core, self._spec, max_age))
+
+    def force_release(self, *, reason: str, by: str = "", fence: int | None = None) -> int:
+        """End somebody else's lease, or the one with this fence; kept in the audit log. Answers how many ended.
+
+        Whoever held it is told at once, or at its next renewal; until then it may still act, so guard by fence."""
+        return self._driver.run(admin.force(self._core, self._spec.place, fence, reason, by))
+
+
+class ReadWriteLock:
+    """Many readers or one writer. Fair between them: a waiting writer stops later readers from passing it."""
+
+    def __init__(self, reading: Lock, writing: Lock) -> None:
+        self._reading = reading
+        self._writing = writing
+        self.name = reading.name
+
+    def read(self) -> Lock:
+        """To be held together with other readers."""
+        return self._reading
+
+    def write(self) -> Lock:
+        """To be held alone. A thread that holds the read side gets WouldDeadlock."""
+        return self._writing
+
+    def inspect(self) -> LockInfo:
+        return self._writing.inspect()
+
+
+class Semaphore(Lock):
+    """`permits` that expire with their holder: a crashed one gives its permits back. Not re-entrant."""
+
+
+class AllLocks:
+    """Several names, taken together or not at all, without deadlock whatever order they were named in."""
+
+    def __init__(self, core: Core, driver: ThreadDriver, specs: list[tuple[Id, Spec]], wait: float | None) -> None:
+        self._core = core
+        self._driver = driver
+        self._specs = sorted(specs, key=lambda item: item[1].place.lock)
+        self._wait = check_wait(wait)
+        self._inside: list[tuple[list[Lease], list[ThreadScope]]] = []
+
+    def acquire(self, *, wait: float | None = -1) -> list[Lease]:
+        """Take all of them; NotAcquired leaves nothing held."""
+        wait = self._wait if wait == -1 else check_wait(wait)
+        specs = [spec for _, spec in self._specs]
+        holds = self._driver.run(flows.acquire_all(self._core, specs, wait, thread_home()))
+        return [
+            Lease(self._core, self._driver, spec, hold, name)
+            for (name, spec), hold in zip(self._specs, holds, strict=True)
+        ]
+
+    def __enter__(self) -> list[Lease]:
+        leases = self.acquire()
+        self._inside.append((leases, [lease.scope() for lease in leases]))
+        return leases
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        leases, scopes = self._inside.pop()
+        lost: BaseException | None = None
+        for lease, scope in zip(reversed(leases), reversed(scopes), strict=True):
+            try:
+                lease.leave(scope, error)
+            except BaseException as problem:  # every lock is given back before anything is raised
+                lost = lost or problem
+        if lost is not None:
+            raise lost
+
+    def __repr__(self) -> str:
+        return f"<AllLocks {[name for name, _ in self._specs]!r}>"
