@@ -30,7 +30,6 @@ WORDS = [
     (r"\bAsyncScope\b", "ThreadScope"),
     (r"\basync_driver\b", "thread_driver"),
     (r"\basync_owner\b", "thread_owner"),
-    (r"\basync_home\b", "thread_home"),
     (r"await asyncio\.to_thread\(([^()]*)\)", r"\1()"),
     (r"^import asyncio\n", ""),
     (r"\bAwaitable, ", ""),

@@ -12,7 +12,6 @@ from typing import Any, ParamSpec, Self, TypeVar
 from holdfast.engine.aio import AsyncDriver
 from holdfast.engine.checks import check_server
 from holdfast.engine.core import Core
-from holdfast.engine.scope import async_home
 from holdfast.errors import ConfigurationError
 from holdfast.events import Observer
 from holdfast.keys import SHARDS, Id, decode
@@ -145,7 +144,7 @@ class Holdfast:
     ) -> list[Lease | None]:
         """Try each of these mutexes, all in one round trip. In order: its lease, or None where it is taken."""
         specs = self._specs(names, ttl, renew, max_hold)
-        holds = await self._driver.run(flows.try_all(self._core, [spec for _, spec in specs], async_home()))
+        holds = await self._driver.run(flows.try_all(self._core, [spec for _, spec in specs], self._driver.home()))
         return [
             None if hold is None else Lease(self._core, self._driver, spec, hold, name)
             for (name, spec), hold in zip(specs, holds, strict=True)

@@ -49,6 +49,13 @@ class AsyncDriver:
         self._closed = False
         self.hub = SignalHub(topology, mailbox, self.refresh, timeout)
 
+    def home(self) -> Callable[[], bool]:
+        """Is whoever holds something still there? A lease must not be renewed for a loop that is closed."""
+        return self._alive
+
+    def _alive(self) -> bool:
+        return not self._loop.is_closed()
+
     # -- running flows ------------------------------------------------------------------------------------------
 
     async def run(self, flow: Flow[T]) -> T:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 
 Clock = Callable[[], float]
 
@@ -13,5 +14,4 @@ def system_clock() -> Clock:
     boot = getattr(time, "CLOCK_BOOTTIME", None)
     if boot is None:
         return time.monotonic
-    gettime = time.clock_gettime
-    return lambda: gettime(boot)
+    return partial(time.clock_gettime, boot)

@@ -23,6 +23,7 @@ from holdfast.keys import Keys
 from holdfast.settings import Settings
 
 CLOSE_SECONDS = 5.0
+TOKENS_AT_ONCE = 128
 
 
 class Core:
@@ -44,6 +45,7 @@ class Core:
         self.entered: dict[tuple[str, Any], Any] = {}
         """Leases by lock key and owning task or thread: where re-entry is found."""
         self._lock = threading.Lock()
+        self.places: dict[tuple[str, Any], Any] = {}
         self.busy_until: dict[tuple[str, int], tuple[float, float]] = {}
         """Locks that were seen busy: when, and until when at the latest."""
         self._embedded: EmbeddedServer | None = None
@@ -51,11 +53,19 @@ class Core:
 
     def _name_process(self) -> None:
         self.client_id = secrets.token_hex(8)
+        self._random: list[str] = []
         self.owner = f"{socket.gethostname()} {os.getpid()} {self.settings.name}".rstrip()
 
     def new_token(self) -> str:
-        """Unguessable, and its first part says on which channel its process listens."""
-        return f"{self.client_id}.{secrets.token_hex(8)}"
+        """Unguessable, and its first part says on which channel its process listens.
+
+        Random bytes are fetched for many tokens at once: a system call for each would be a tenth of a lock's cost."""
+        try:
+            return self.client_id + self._random.pop()
+        except IndexError:
+            pool = secrets.token_hex(8 * TOKENS_AT_ONCE)
+            self._random = [f".{pool[at : at + 16]}" for at in range(0, len(pool), 16)]
+            return self.client_id + self._random.pop()
 
     # -- assembly -----------------------------------------------------------------------------------------------
 

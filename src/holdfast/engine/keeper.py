@@ -48,7 +48,7 @@ class Hold:
         self.fence = fence
         self.key = key
         self.group = group
-        """Script that renews, shard tag, index key: holds with the same group share a round trip."""
+        """Script that renews, shard tag, shard key: holds with the same group share a round trip."""
         self.ttl = ttl
         self.span = span
         """How long the current grant lasts: a hand-over is short until it is confirmed."""
@@ -304,9 +304,9 @@ class Keeper:
             self._on_lost(hold)
 
     async def _renew(self, group: tuple[str, str, str], holds: list[Hold]) -> None:
-        script, tag, index = group
+        script, tag, shard = group
         asked = self._clock()
-        keys: list[str] = [index]
+        keys: list[str] = [shard]
         args: list[str | int] = []
         spans = []
         for hold in holds:

@@ -18,6 +18,8 @@ import hiredis
 from holdfast.engine.flow import NotSent, ReplyLost
 
 SWEEP = 0.05
+EARLY = 16
+"""With so many unsent, write before the turn of the loop ends: the server works while the rest is still being made."""
 
 
 class Pending:
@@ -85,15 +87,19 @@ class MuxConnection(asyncio.Protocol):
         self._line.append(Pending(future, replies - 1, deadline))
         self._unsent.append(payload)
         self._unsent_count += 1
-        if not self._flushing:
+        if self._unsent_count >= EARLY:
+            self._write()
+        elif not self._flushing:
             self._flushing = True
             self._loop.call_soon(self._flush)
         return future
 
     def _flush(self) -> None:
         self._flushing = False
-        if self.closed or not self._unsent:
-            return
+        if self._unsent and not self.closed:
+            self._write()
+
+    def _write(self) -> None:
         data = b"".join(self._unsent) if len(self._unsent) > 1 else self._unsent[0]
         self._unsent.clear()
         self._unsent_count = 0

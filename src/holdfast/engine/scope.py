@@ -76,13 +76,3 @@ def async_owner() -> Any:
 
 def thread_owner() -> Any:
     return threading.current_thread()
-
-
-def async_home() -> Callable[[], bool]:
-    """Is whoever holds this still there? A lease must not be renewed for a loop that is closed."""
-    loop = asyncio.get_running_loop()
-    return lambda: not loop.is_closed()
-
-
-def thread_home() -> Callable[[], bool]:
-    return threading.current_thread().is_alive

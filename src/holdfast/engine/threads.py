@@ -93,6 +93,10 @@ class ThreadDriver:
         self._free: dict[Address, list[Wire]] = {}
         self._closed = False
 
+    def home(self) -> Callable[[], bool]:
+        """Is whoever holds something still there? A lease must not be renewed for a thread that has ended."""
+        return threading.current_thread().is_alive
+
     # -- running flows ------------------------------------------------------------------------------------------
 
     def run(self, flow: Flow[T]) -> T:

@@ -73,7 +73,7 @@ def list_locks(core: Core, shard: int, offset: int, count: int) -> Flow[list[tup
     """Kind and encoded name of the locks in use in one shard; a look-up in its index, never a scan."""
     check_count("count", count, 1, PAGE)
     tag = core.keys.tag(ROOM, shard)
-    reply = yield from _ask(core, "locks/list", tag, (core.keys.base(tag) + "index",), (offset, count))
+    reply = yield from _ask(core, "locks/list", tag, (core.keys.base(tag) + "shard",), (offset, count))
     return [(kind, name) for kind, _, name in (member.decode().partition(":") for member in reply[2])]
 
 

@@ -120,7 +120,7 @@ def _granted(
             core.events.emit(Expired(place.name, int(reply[3]), owner))
             core.events.emit(TakenOver(place.name, fence, owner))
     return Hold(
-        name=place.name, token=token, fence=fence, key=place.lock, group=(RENEW, place.tag, place.index),
+        name=place.name, token=token, fence=fence, key=place.lock, group=(RENEW, place.tag, place.shard),
         ttl=spec.ttl, span=span, asked=asked, started=now, max_hold=spec.max_hold, renews=spec.renew, home=home,
         waited=now - started,
     )  # fmt: skip
@@ -143,7 +143,7 @@ def _confirm_replicas(core: Core, spec: Spec, hold: Hold) -> Flow[None]:
     """Write once more on a connection of its own and WAIT there: it counts replicas that have that write."""
     place = spec.place
     script = core.scripts.get(RENEW)
-    renew = script.pack((place.index, place.lock), (hold.token, int(spec.ttl * 1000)))
+    renew = script.pack((place.shard, place.lock), (hold.token, int(spec.ttl * 1000)))
     wait = pack(b"WAIT", spec.replicas, int(spec.replica_timeout * 1000))
     try:
         confirmed = yield Send(place.tag, script.pack_load() + renew + wait, replies=3, alone=True)
@@ -264,7 +264,7 @@ def release_tokens(core: Core) -> Flow[None]:
         _, tag, _ = hold.group
         base = core.keys.base(tag)
         kind_and_name = hold.key.removeprefix(base)
-        keys = (hold.key, f"{base}q.{kind_and_name}", f"{base}fence", f"{base}index")
+        keys = (hold.key, f"{base}q.{kind_and_name}", f"{base}shard")
         calls.append(call(script, tag, keys, (hold.token, f"{base}sig:"), clock=core.clock, until=until, key=hold.name))
     if calls:
         yield Together(calls)

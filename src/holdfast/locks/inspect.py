@@ -94,7 +94,7 @@ def parse_lock(
     return LockInfo(
         name=decode(name),
         kind=kind,
-        permits=int(fields.get(b"l", b"1")),
+        permits=int(fields[b"s"].split()[1]) if b"s" in fields else 1,
         holders=tuple(sorted(holders, key=lambda holder: holder.fence)),
         waiters=tuple(waiters),
         waiting=waiting,

@@ -6,7 +6,7 @@ from types import TracebackType
 
 from holdfast.engine.aio import AsyncDriver
 from holdfast.engine.core import Core
-from holdfast.engine.scope import AsyncScope, async_home, async_owner
+from holdfast.engine.scope import AsyncScope, async_owner
 from holdfast.errors import NotAcquired
 from holdfast.keys import Id
 from holdfast.locks import admin, flows
@@ -46,7 +46,7 @@ class Lock:
             if lease is not None and lease.reenter(spec.weight):
                 return lease
             core.entered.pop(entry, None)
-        hold = await self._driver.run(flows.acquire(core, spec, wait, async_home()))
+        hold = await self._driver.run(flows.acquire(core, spec, wait, self._driver.home()))
         lease = Lease(core, self._driver, spec, hold, self.name)
         if entry is not None:
             lease.remember(entry)
@@ -127,7 +127,7 @@ class AllLocks:
         """Take all of them; NotAcquired leaves nothing held."""
         wait = self._wait if wait == -1 else check_wait(wait)
         specs = [spec for _, spec in self._specs]
-        holds = await self._driver.run(flows.acquire_all(self._core, specs, wait, async_home()))
+        holds = await self._driver.run(flows.acquire_all(self._core, specs, wait, self._driver.home()))
         return [
             Lease(self._core, self._driver, spec, hold, name)
             for (name, spec), hold in zip(self._specs, holds, strict=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from holdfast.engine.core import Core
 from holdfast.errors import ConfigurationError
@@ -13,13 +13,13 @@ RW_PERMITS = 1_000_000
 """A read/write lock is this many permits: a reader takes one, a writer all."""
 MAX_PERMITS = 1_000_000
 MIN_TTL = 0.05
+KNOWN_PLACES = 4096
 MAX_TTL = 366 * 86_400.0
 
 Ttl = float | int | str | None
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(NamedTuple):
     """Where a lock lives: one shard, so that one script reaches all of it."""
 
     name: str
@@ -27,29 +27,34 @@ class Place:
     tag: str
     lock: str
     queue: str
-    fence: str
-    index: str
+    shard: str
     audit: str
     channels: str
 
     @property
-    def keys(self) -> tuple[str, str, str, str]:
-        return (self.lock, self.queue, self.fence, self.index)
+    def keys(self) -> tuple[str, str, str]:
+        return (self.lock, self.queue, self.shard)
 
 
 def place(core: Core, kind: str, name: Id) -> Place:
+    """Remembered for a while: a lock that is taken often should not be worked out each time."""
+    known: Place | None = core.places.get((kind, name))
+    if known is not None:
+        return known
     raw = id_bytes(name)
     tag = core.keys.tag(ROOM, shard_of(raw))
     base = core.keys.base(tag)
     part = encode(raw)
-    return Place(
-        part, kind, tag, f"{base}{kind}:{part}", f"{base}q.{kind}:{part}", f"{base}fence", f"{base}index",
-        f"{base}audit", f"{base}sig:",
-    )  # fmt: skip
+    found = Place(
+        part, kind, tag, f"{base}{kind}:{part}", f"{base}q.{kind}:{part}", f"{base}shard", f"{base}audit", f"{base}sig:"
+    )
+    if len(core.places) >= KNOWN_PLACES:
+        core.places.clear()
+    core.places[(kind, name)] = found
+    return found
 
 
-@dataclass(frozen=True, slots=True)
-class Spec:
+class Spec(NamedTuple):
     """One way of holding a lock: how many of its permits, for how long, and how to wait for them."""
 
     place: Place

@@ -6,7 +6,7 @@ from __future__ import annotations
 from types import TracebackType
 
 from holdfast.engine.core import Core
-from holdfast.engine.scope import ThreadScope, thread_home, thread_owner
+from holdfast.engine.scope import ThreadScope, thread_owner
 from holdfast.engine.threads import ThreadDriver
 from holdfast.errors import NotAcquired
 from holdfast.keys import Id
@@ -47,7 +47,7 @@ class Lock:
             if lease is not None and lease.reenter(spec.weight):
                 return lease
             core.entered.pop(entry, None)
-        hold = self._driver.run(flows.acquire(core, spec, wait, thread_home()))
+        hold = self._driver.run(flows.acquire(core, spec, wait, self._driver.home()))
         lease = Lease(core, self._driver, spec, hold, self.name)
         if entry is not None:
             lease.remember(entry)
@@ -128,7 +128,7 @@ class AllLocks:
         """Take all of them; NotAcquired leaves nothing held."""
         wait = self._wait if wait == -1 else check_wait(wait)
         specs = [spec for _, spec in self._specs]
-        holds = self._driver.run(flows.acquire_all(self._core, specs, wait, thread_home()))
+        holds = self._driver.run(flows.acquire_all(self._core, specs, wait, self._driver.home()))
         return [
             Lease(self._core, self._driver, spec, hold, name)
             for (name, spec), hold in zip(self._specs, holds, strict=True)

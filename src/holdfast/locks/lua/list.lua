@@ -1,6 +1,6 @@
 #!lua flags=no-writes
 -- locks/list          retry: safe
--- KEYS  1 index       zset
+-- KEYS  1 shard       zset
 -- ARGV  1 offset
 --       2 count
 -- returns found
@@ -8,4 +8,4 @@
 
 -- include time
 return {'found', now,
-  redis.call('ZRANGEBYSCORE', KEYS[1], '(' .. int(now), '+inf', 'LIMIT', ARGV[1], ARGV[2])}
+  redis.call('ZRANGEBYSCORE', KEYS[1], now, '1e14', 'LIMIT', ARGV[1], ARGV[2])}

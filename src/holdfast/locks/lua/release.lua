@@ -2,8 +2,7 @@
 -- locks/release       retry: safe
 -- KEYS  1 lock        hash
 --       2 queue       zset
---       3 fence       string
---       4 index       zset
+--       3 shard       zset
 -- ARGV  1 token       its hold and its place in the queue both go
 --       2 channels    prefix of the channels on which processes listen
 -- returns released | withdrawn | expired | not_held
@@ -12,24 +11,23 @@
 -- include lock
 local token = ARGV[1]
 local hold, ticket = read(token)
-local status = 'not_held'
+if not hold and not ticket then return {'not_held'} end
 
-if ticket then
-  drop_ticket(token)
-  status = 'withdrawn'
-end
+local status, weight = 'withdrawn', 0
 if hold then
-  local deadline, weight = parse_hold(hold)
+  local deadline
+  deadline, weight = parse_hold(hold)
   status = deadline > now and 'released' or 'expired'
-  if used == weight and redis.call('EXISTS', KEYS[2]) == 0 then
-    redis.call('DEL', KEYS[1])
-    redis.call('ZREM', KEYS[4], name())
+  if used == weight and not queue then
+    call('DEL', K[1])
+    call('ZREM', K[3], name())
     return {status}
   end
-  drop_hold(token, weight)
 end
-if status ~= 'not_held' then
-  reap()
-  settle(ARGV[2])
-end
+
+-- include queue
+if hold then drop_hold(token, weight) end
+if ticket then drop_ticket(token) end
+reap()
+settle(ARGV[2])
 return {status}
