@@ -41,7 +41,8 @@ class Hold:
 
     def __init__(
         self, *, name: str, token: str, fence: int, key: str, group: tuple[str, str, str], ttl: float, span: float,
-        asked: float, started: float, max_hold: float | None, renews: bool, home: Callable[[], bool], waited: float = 0.0,
+        asked: float, started: float, max_hold: float | None, renews: bool, home: Callable[[], bool],
+        waited: float = 0.0,
     ) -> None:  # fmt: skip
         self.name = name
         self.token = token

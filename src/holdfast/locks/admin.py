@@ -11,9 +11,9 @@ from holdfast.engine.flow import Flow, Together, call
 from holdfast.engine.status import Status
 from holdfast.errors import ConfigurationError, Fenced
 from holdfast.events import Forced
-from holdfast.keys import SHARDS, encode, id_bytes, shard_of
+from holdfast.keys import SHARDS, decode, encode, id_bytes, shard_of
 from holdfast.locks.inspect import AuditEntry, LockInfo, parse_audit, parse_lock
-from holdfast.locks.spec import ROOM, Place, Spec, check_count, check_seconds
+from holdfast.locks.spec import ROOM, Place, Spec, check_count, check_seconds, place
 
 SHOWN_WAITERS = 100
 PAGE = 1000
@@ -27,9 +27,9 @@ def _ask(core: Core, script: str, tag: str, keys: Sequence[str], args: Sequence[
     return (yield from call(core.scripts.get(script), tag, keys, args, clock=core.clock, until=until, key=key))
 
 
-def inspect(core: Core, place: Place, waiters: int = SHOWN_WAITERS) -> Flow[LockInfo]:
-    reply = yield from _ask(core, "locks/inspect", place.tag, (place.lock, place.queue), (waiters,), place.name)
-    return parse_lock(place.kind, place.name, int(reply[1]), reply[2], reply[3], int(reply[4]))
+def inspect(core: Core, at: Place, waiters: int = SHOWN_WAITERS) -> Flow[LockInfo]:
+    reply = yield from _ask(core, "locks/inspect", at.tag, (at.lock, at.queue), (waiters,), at.name)
+    return parse_lock(at.kind, at.name, int(reply[1]), reply[2], reply[3], int(reply[4]))
 
 
 def busy(core: Core, spec: Spec, max_age: float) -> Flow[bool]:
@@ -53,19 +53,19 @@ def busy(core: Core, spec: Spec, max_age: float) -> Flow[bool]:
     return True
 
 
-def force(core: Core, place: Place, fence: int | None, reason: str, by: str) -> Flow[int]:
+def force(core: Core, at: Place, fence: int | None, reason: str, by: str) -> Flow[int]:
     """Repeatable by its operation id: after a lost reply the audit log tells whether it was done."""
     if not reason or len(reason) > MAX_REASON or len(by) > MAX_REASON:
         raise ConfigurationError(f"give a reason of 1 to {MAX_REASON} characters: it goes into the audit log")
     who = by or core.owner
     reply = yield from _ask(
-        core, "locks/force", place.tag, (*place.keys, place.audit),
-        (fence or 0, reason, who, secrets.token_hex(8), place.channels), place.name,
+        core, "locks/force", at.tag, (*at.keys, at.audit),
+        (fence or 0, reason, who, secrets.token_hex(8), at.channels), at.name,
     )  # fmt: skip
     if reply[0] == Status.NOT_HELD.encode():
         return 0
     if core.events:
-        core.events.emit(Forced(place.name, int(reply[1]), reason, who))
+        core.events.emit(Forced(at.name, int(reply[1]), reason, who))
     return int(reply[1])
 
 
@@ -89,9 +89,19 @@ def list_all(core: Core, count: int) -> Flow[list[tuple[str, str]]]:
     return found[:count]
 
 
-def audit(core: Core, place: Place, count: int) -> Flow[list[AuditEntry]]:
+def look_at_all(core: Core, count: int) -> Flow[list[LockInfo]]:
+    """Two round trips, whatever the number: the indexes, then the locks found there."""
+    found = yield from list_all(core, count)
+    infos = yield Together([inspect(core, place(core, kind, decode(name))) for kind, name in found])
+    for info in infos:
+        if isinstance(info, BaseException):
+            raise info
+    return list(infos)
+
+
+def audit(core: Core, at: Place, count: int) -> Flow[list[AuditEntry]]:
     check_count("count", count, 1, PAGE)
-    reply = yield from _ask(core, "locks/audit", place.tag, (place.audit,), (count,))
+    reply = yield from _ask(core, "locks/audit", at.tag, (at.audit,), (count,))
     return [parse_audit(entry[0], entry[1]) for entry in reply[1]]
 
 

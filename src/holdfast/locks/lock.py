@@ -18,8 +18,9 @@ from holdfast.locks.spec import Spec, check_wait
 class Lock:
     """A name that one holder at a time may have. Made by `Holdfast.lock` and its siblings; making one sends nothing.
 
-    Fair: first come, first served, and a release hands over to the next live waiter in the same step. Re-entrant: the
-    task that holds it may take it again and must release it as often. Other tasks of the same process wait like anybody.
+    Fair: first come, first served, and a release hands over to the next live waiter in the same step.
+    Re-entrant: the task that holds it may take it again and must release it as often. Other tasks of the same process
+    wait like anybody.
     """
 
     def __init__(self, core: Core, driver: AsyncDriver, spec: Spec, name: Id, wait: float | None) -> None:
@@ -119,19 +120,22 @@ class AllLocks:
     def __init__(self, core: Core, driver: AsyncDriver, specs: list[tuple[Id, Spec]], wait: float | None) -> None:
         self._core = core
         self._driver = driver
-        self._specs = sorted(specs, key=lambda item: item[1].place.lock)
+        self._specs = specs
+        # Everybody waits in the same order, so that no circle can form: that of the keys.
+        self._order = sorted(range(len(specs)), key=lambda at: specs[at][1].place.lock)
         self._wait = check_wait(wait)
         self._inside: list[tuple[list[Lease], list[AsyncScope]]] = []
 
     async def acquire(self, *, wait: float | None = -1) -> list[Lease]:
-        """Take all of them; NotAcquired leaves nothing held."""
+        """Take all of them, in the order named; NotAcquired leaves nothing held."""
         wait = self._wait if wait == -1 else check_wait(wait)
-        specs = [spec for _, spec in self._specs]
+        specs = [self._specs[at][1] for at in self._order]
         holds = await self._driver.run(flows.acquire_all(self._core, specs, wait, self._driver.home()))
-        return [
-            Lease(self._core, self._driver, spec, hold, name)
-            for (name, spec), hold in zip(self._specs, holds, strict=True)
-        ]
+        leases = {
+            at: Lease(self._core, self._driver, self._specs[at][1], hold, self._specs[at][0])
+            for at, hold in zip(self._order, holds, strict=True)
+        }
+        return [leases[at] for at in range(len(leases))]
 
     async def __aenter__(self) -> list[Lease]:
         leases = await self.acquire()

@@ -9,12 +9,12 @@ from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
 from typing import Any, ParamSpec, Self, TypeVar
 
-from holdfast.engine.checks import check_server
+from holdfast.engine.checks import check_server, command
 from holdfast.engine.core import Core
 from holdfast.engine.threads import ThreadDriver
 from holdfast.errors import ConfigurationError
 from holdfast.events import Observer
-from holdfast.keys import SHARDS, Id, decode
+from holdfast.keys import SHARDS, Id
 from holdfast.locks import admin, flows
 from holdfast.locks.inspect import AuditEntry, LockInfo
 from holdfast.locks.spec import MAX_PERMITS, RW_PERMITS, Spec, Ttl, check_count, make_spec, place
@@ -78,6 +78,12 @@ class Holdfast:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def ping(self) -> float:
+        """Ask the server for a sign of life. Answers the seconds it took."""
+        started = self._core.clock()
+        self._driver.run(command(self._core, "PING"))
+        return self._core.clock() - started
 
     def observe(self, observer: Observer) -> None:
         """Call this with every event from now on."""
@@ -184,8 +190,7 @@ class Holdfast:
 
     def list_locks(self, count: int = 100) -> list[LockInfo]:
         """Locks in use, at most `count`. Looked up in the shards' indexes; the key space is never scanned."""
-        found = self._driver.run(admin.list_all(self._core, count))
-        return [self.inspect(decode(name), kind) for kind, name in found]
+        return self._driver.run(admin.look_at_all(self._core, count))
 
     def force_release(
         self, name: Id, *, reason: str, by: str = "", kind: str = "lock", fence: int | None = None

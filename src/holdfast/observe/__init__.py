@@ -1,0 +1,6 @@
+"""Observers of events: counters, logging, Prometheus, OpenTelemetry. Pass them as `Holdfast(url, observers=[...])`."""
+
+from holdfast.observe.counters import Counters
+from holdfast.observe.logs import LogObserver
+
+__all__ = ["Counters", "LogObserver"]

@@ -1,0 +1,89 @@
+"""Counters in memory, for a health page or a test; no dependency."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+
+from holdfast.events import (
+    ClockJumped,
+    Dropped,
+    Event,
+    Expired,
+    Forced,
+    Granted,
+    Lost,
+    Refused,
+    Released,
+    Renewed,
+    RenewFailed,
+    TakenOver,
+    Waited,
+)
+
+
+class Counters:
+    """How often what happened, and how long it took in all. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._counts: Counter[str] = Counter()
+        self._seconds: Counter[str] = Counter()
+
+    def __call__(self, event: Event) -> None:
+        with self._lock:
+            match event:
+                case Granted(waited=waited):
+                    self._add("granted", "wait", waited)
+                case Refused(waited=waited):
+                    self._add("refused", "wait", waited)
+                case Released(held=held):
+                    self._add("released", "hold", held)
+                case Lost(held=held, reason=reason):
+                    self._add("lost", "hold", held)
+                    self._counts[f"lost: {reason}"] += 1
+                case Expired(count=count):
+                    self._counts["expired"] += count
+                case Dropped(count=count, reason=reason):
+                    self._counts["dropped"] += count
+                    self._counts[f"dropped: {reason}"] += count
+                case Forced(ended=ended):
+                    self._counts["forced"] += ended
+                case TakenOver() | Renewed() | RenewFailed() | Waited() | ClockJumped():
+                    self._counts[_NAMES[type(event)]] += 1
+
+    def _add(self, count: str, timing: str, seconds: float) -> None:
+        self._counts[count] += 1
+        self._seconds[timing] += seconds  # type: ignore[assignment]
+
+    def __getitem__(self, name: str) -> int:
+        return self._counts[name]
+
+    @property
+    def success_rate(self) -> float:
+        """Of all attempts to acquire, the part that was granted; 1.0 before the first."""
+        asked = self._counts["granted"] + self._counts["refused"]
+        return self._counts["granted"] / asked if asked else 1.0
+
+    @property
+    def mean_wait(self) -> float:
+        asked = self._counts["granted"] + self._counts["refused"]
+        return self._seconds["wait"] / asked if asked else 0.0
+
+    @property
+    def mean_hold(self) -> float:
+        ended = self._counts["released"] + self._counts["lost"]
+        return self._seconds["hold"] / ended if ended else 0.0
+
+    def as_dict(self) -> dict[str, float]:
+        with self._lock:
+            return {
+                **dict(sorted(self._counts.items())),
+                "success_rate": self.success_rate, "mean_wait": self.mean_wait, "mean_hold": self.mean_hold,
+            }  # fmt: skip
+
+
+_NAMES: dict[type[Event], str] = {
+    TakenOver: "taken_over", Renewed: "renewed", RenewFailed: "renew_failed", Waited: "waited",
+    ClockJumped: "clock_jumped",
+}  # fmt: skip

@@ -1,0 +1,27 @@
+"""Events as log records: what went wrong at WARNING, what went well at DEBUG. Names and numbers, never payloads."""
+
+from __future__ import annotations
+
+import logging
+
+from holdfast.events import ClockJumped, Dropped, Event, Expired, Forced, Lost, RenewFailed, ServerWarning, TakenOver
+
+_WARN = (Lost, RenewFailed, Forced, Dropped, ClockJumped, ServerWarning)
+_INFO = (Expired, TakenOver)
+
+
+class LogObserver:
+    """Logs each event as one record, its fields in `record.holdfast` for structured handlers."""
+
+    def __init__(self, logger: logging.Logger | str = "holdfast") -> None:
+        self._logger = logging.getLogger(logger) if isinstance(logger, str) else logger
+
+    def __call__(self, event: Event) -> None:
+        level = (
+            logging.WARNING if isinstance(event, _WARN) else logging.INFO if isinstance(event, _INFO) else logging.DEBUG
+        )
+        if self._logger.isEnabledFor(level):
+            fields = event.as_dict()
+            shown = " ".join(f"{key}={value!r}" for key, value in fields.items())
+            kind = type(event).__name__
+            self._logger.log(level, "%s %s", kind, shown, extra={"holdfast": {"event": kind, **fields}})
