@@ -20,6 +20,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
+    from holdfast import Holdfast
+    from holdfast.sync import Holdfast as BlockingHoldfast
+
     from .cluster import LocalCluster
     from .proxy import FaultProxy
     from .sentinel import LocalSentinel
@@ -63,21 +66,21 @@ def holdfast_proxy(holdfast_server: LocalServer) -> Iterator[FaultProxy]:
 
 
 @pytest.fixture
-def holdfast(holdfast_url: str) -> Iterator[Any]:
+def holdfast(holdfast_url: str) -> Iterator[BlockingHoldfast]:
     """A blocking `holdfast.sync.Holdfast` on `holdfast_url`, closed after the test."""
-    from importlib import import_module
+    from holdfast.sync import Holdfast
 
-    with import_module("holdfast.sync").Holdfast(holdfast_url) as client:
+    with Holdfast(holdfast_url) as client:
         yield client
 
 
 @pytest.fixture
-def holdfast_client(holdfast_url: str) -> Callable[..., Any]:
-    """Make an asyncio client: `async with holdfast_client() as hf`. Takes another URL and any option."""
-    from importlib import import_module
+def holdfast_client(holdfast_url: str) -> Callable[..., Holdfast]:
+    """Make an asyncio client: `async with holdfast_client() as hf`. Takes another URL and any option of Holdfast."""
+    from holdfast import Holdfast
 
-    def make(url: str | None = None, **options: Any) -> Any:
-        return import_module("holdfast").Holdfast(url or holdfast_url, **options)
+    def make(url: str | None = None, **options: Any) -> Holdfast:
+        return Holdfast(url or holdfast_url, **options)
 
     return make
 

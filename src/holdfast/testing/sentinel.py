@@ -31,10 +31,15 @@ class SentinelNode(LocalServer):
 
     def _boot(self, timeout: float, *, fresh: bool) -> None:
         super()._boot(timeout, fresh=fresh)
-        # Sentinels find each other by announcements every 2 s and new replicas by INFO every 10 s, and a stall of
-        # 2 s (a busy test machine) makes them stand aside for 30 s. Not configurable, but open to tests:
-        self.call("SENTINEL", "DEBUG", "info-period", 500, "publish-period", 200)
-        self.call("SENTINEL", "DEBUG", "ask-period", 100, "tilt-trigger", 5000, "tilt-period", 1000)
+        # Not configurable, but open to tests. Sentinels find each other by announcements every 2 s and new
+        # replicas by INFO every 10 s; a stall of 2 s (a busy test machine) makes them stand aside for 30 s.
+        self.call("SENTINEL", "DEBUG", "info-period", 500, "publish-period", 200, "ask-period", 100)
+        self.call("SENTINEL", "DEBUG", "tilt-trigger", 5000, "tilt-period", 1000)
+        # A failover cuts the sentinels' own connections, and they reconnect no sooner than after this. At the
+        # default of 1 s that is longer than down-after: they would think the new primary dead and fail over
+        # again. Five times this is how old a replica's INFO may be, which comes every second then: less finds
+        # no heir.
+        self.call("SENTINEL", "DEBUG", "ping-period", 300)
 
 
 class LocalSentinel:
@@ -119,8 +124,8 @@ class LocalSentinel:
     def failover(self, *, kill: bool = True, timeout: float = 20.0) -> Address:
         """Kill the primary (or freeze it, with `kill=False`), and return the address of the next one.
 
-        Returns when every sentinel names it and it calls itself a primary. The remaining replicas may still be
-        on their way to it: `wait_ready` waits for them.
+        Returns when every sentinel names it and it calls itself a primary. The remaining replicas may still
+        be on their way to it: `wait_ready` waits for them.
         """
         old = self.primary()
         server = self._server_at(old)
@@ -152,18 +157,15 @@ class LocalSentinel:
             LocalServer(self._binary, persistence=self._persistence, config=follow) for _ in range(replicas)
         ]
         self.sentinels += [
-            SentinelNode(self._binary, self._watch(primary, sentinels // 2 + 1, number)) for number in range(sentinels)
+            SentinelNode(self._binary, self._watch(primary, sentinels // 2 + 1)) for _ in range(sentinels)
         ]
         start_all([*self.servers[1:], *self.sentinels])
         self.wait_ready(timeout=timeout)
 
-    def _watch(self, primary: LocalServer, quorum: int, number: int) -> list[str]:
-        # Sentinels that notice in the same instant all stand for election, none wins, and the next try comes
-        # seconds later: a failover in ten took 10 s or more. So they notice one after the other.
-        down_after = int(self._down_after * 1000) + 200 * number
+    def _watch(self, primary: LocalServer, quorum: int) -> list[str]:
         return [
             f"sentinel monitor {self.service} {primary.host} {primary.port} {quorum}",
-            f"sentinel down-after-milliseconds {self.service} {down_after}",
+            f"sentinel down-after-milliseconds {self.service} {int(self._down_after * 1000)}",
             # Also the time after which a failed attempt is repeated, doubled.
             f"sentinel failover-timeout {self.service} 2000",
             f"sentinel parallel-syncs {self.service} 8",

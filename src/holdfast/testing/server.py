@@ -213,9 +213,14 @@ class LocalServer:
     # -- talking to it
 
     def client(self, **options: Any) -> redis.Redis:
-        """A plain blocking client that never sends anything twice. `options` go to `redis.Redis`."""
-        given = {"password": self._config.get("requirepass"), "retry": Retry(NoBackoff(), 0), **options}
-        return redis.Redis(host=self.host, port=self.port, **given)
+        """A plain blocking client that never sends anything twice. `options` of `redis.Redis` override what is set."""
+        given = {
+            "host": self.host,
+            "port": self.port,
+            "password": self._config.get("requirepass"),
+            "retry": Retry(NoBackoff(), 0),
+        }
+        return redis.Redis(**{**given, **options})
 
     def call(self, *command: str | bytes | int, timeout: float = 5.0) -> Any:
         """Send one command on a connection of its own and return the bare RESP2 reply, errors raised."""

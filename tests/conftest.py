@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+from support.actors import Fleet
+from support.backends import NAMES, Backend, Backends
+
+
+@pytest.fixture(scope="session")
+def backends() -> Iterator[Backends]:
+    running = Backends()
+    yield running
+    running.close()
+
+
+@pytest.fixture(params=NAMES)
+def backend(request: pytest.FixtureRequest, backends: Backends) -> Iterator[Backend]:
+    """Each kind of server in turn, empty at the start; at the end no key may live for ever."""
+    chosen = backends.get(request.param)
+    chosen.flush()
+    yield chosen
+    eternal = [key for key, life in chosen.keys().items() if life == -1]
+    assert not eternal, f"keys without a TTL: {eternal}"
+
+
+@pytest.fixture
+def valkey(backends: Backends) -> Iterator[Backend]:
+    """One server, for what does not depend on the kind."""
+    chosen = backends.get("valkey")
+    chosen.flush()
+    yield chosen
+    eternal = [key for key, life in chosen.keys().items() if life == -1]
+    assert not eternal, f"keys without a TTL: {eternal}"
+
+
+@pytest.fixture(params=("async", "sync"))
+def api(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+async def fleet(backend: Backend, api: str) -> AsyncIterator[Fleet]:
+    """Clients and actors on one kind of server and one twin. Closing must leave no thread, task, lock or waiter."""
+    threads = set(threading.enumerate())
+    tasks = asyncio.all_tasks()
+    made = Fleet(backend.url, api)
+    yield made
+    await made.close()
+    left = [t.name for t in threading.enumerate() if t not in threads and not t.name.startswith("asyncio_")]
+    assert not left, f"threads left behind: {left}"
+    lost = [t for t in asyncio.all_tasks() if t not in tasks and t is not asyncio.current_task()]
+    assert not lost, f"tasks left behind: {lost}"
+    held = [
+        k for k in backend.keys() if not k.endswith((":shard", ":audit")) and ":guard" not in k and "{guards" not in k
+    ]
+    assert not held, f"locks or waiters left behind: {held}"

@@ -1,0 +1,30 @@
+"""Waiting for a condition, never for a time."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import time
+from collections.abc import Callable
+from typing import Any
+
+
+async def until(condition: Callable[[], Any], within: float = 10.0, what: str = "the condition") -> Any:
+    """Poll until it is true; answers its value."""
+    deadline = time.monotonic() + within
+    while True:
+        value = condition()
+        if inspect.isawaitable(value):
+            value = await value
+        if value:
+            return value
+        assert time.monotonic() < deadline, f"{what} did not come true within {within} s"
+        await asyncio.sleep(0.005)
+
+
+def until_blocking(condition: Callable[[], Any], within: float = 10.0, what: str = "the condition") -> Any:
+    deadline = time.monotonic() + within
+    while not (value := condition()):
+        assert time.monotonic() < deadline, f"{what} did not come true within {within} s"
+        time.sleep(0.005)
+    return value
