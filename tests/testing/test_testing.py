@@ -2,84 +2,34 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
 import subprocess
 import sys
 import textwrap
-import threading
-import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import redis
 
-from holdfast.testing import (
-    FaultProxy,
-    LocalCluster,
-    LocalSentinel,
-    LocalServer,
-    LocalServerError,
-    redis_binary,
-)
+from holdfast import testing
+from holdfast.testing import LocalCluster, LocalSentinel, LocalServer, LocalServerError, redis_binary
 from holdfast.testing.ports import free_port
-from holdfast.testing.resp import Splitter, words
-
-
-def until(condition: Callable[[], object], timeout: float = 10) -> None:
-    deadline = time.monotonic() + timeout
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {timeout} s"
-        time.sleep(0.01)
-
-
-def parent_of(pid: int) -> int:
-    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-
-
-def descendants() -> set[int]:
-    parents = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                parents[int(entry.name)] = parent_of(int(entry.name))
-            except (FileNotFoundError, ProcessLookupError):
-                continue
-    found = {os.getpid()}
-    while more := {pid for pid, parent in parents.items() if parent in found} - found:
-        found |= more
-    return found
+from holdfast.testing.server import valkey_binary
+from support.conditions import until_blocking as until
 
 
 def is_alive(pid: int) -> bool:
     return Path(f"/proc/{pid}").exists()
 
 
-@pytest.fixture(autouse=True)
-def nothing_left_behind(holdfast_server: LocalServer) -> Iterator[None]:
-    """Every test here ends with the threads and processes it began with."""
-    threads, processes = set(threading.enumerate()), descendants()
-    yield
-    until(lambda: set(threading.enumerate()) <= threads, 5)
-    until(lambda: descendants() <= processes, 5)
-
-
-@pytest.fixture
-def connect(holdfast_server: LocalServer, holdfast_proxy: FaultProxy) -> Iterator[Callable[..., Any]]:
-    """Make redis-py clients, without retries, that go through the proxy."""
-    made: list[redis.Redis] = []
-
-    def client(**options: Any) -> redis.Redis:
-        made.append(holdfast_server.client(**{"port": holdfast_proxy.port, "socket_timeout": 5, **options}))
-        return made[-1]
-
-    yield client
-    for each in made:
-        each.close()
+def is_zombie(pid: int) -> bool:
+    """Dead, and waiting for a parent that may be slow to look."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
 
 
 # -- server
@@ -123,6 +73,27 @@ def test_server_dies_with_a_killed_parent(how: str) -> None:
             os.kill(int(child), signal.SIGKILL)
 
 
+def test_guard_ends_the_server_when_its_input_ends(tmp_path: Path) -> None:
+    # Given a guard whose parent lives on
+    script = Path(testing.__file__).with_name("guard.py")
+    guard = subprocess.Popen(
+        [sys.executable, "-I", "-S", str(script)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert guard.stdin is not None
+    assert guard.stdout is not None
+    order = {"executable": "/bin/sh", "arguments": ["sh", "-c", "sleep 60 & wait"], "environment": {"PATH": "/bin"}}
+    guard.stdin.write(json.dumps({**order, "log": str(tmp_path / "log"), "remove": None}) + "\n")
+    guard.stdin.flush()
+    pid = int(guard.stdout.readline().split()[1])
+    until(lambda: Path(f"/proc/{pid}/task/{pid}/children").read_text())
+    child = int(Path(f"/proc/{pid}/task/{pid}/children").read_text())
+
+    # When the pipe to it ends, the server is gone with the processes it forked
+    guard.communicate()
+    assert not is_alive(pid)
+    until(lambda: not is_alive(child) or is_zombie(child))
+
+
 def test_kill_and_restart_keep_port_and_persisted_data() -> None:
     with LocalServer(persistence="always") as server:
         url, pid = server.url, server.pid
@@ -147,10 +118,12 @@ def test_without_persistence_a_restart_forgets() -> None:
 
 
 def test_paused_server_is_silent_and_then_catches_up(holdfast_server: LocalServer) -> None:
-    holdfast_server.pause()
-    with pytest.raises(redis.TimeoutError):
-        holdfast_server.call("SET", "k", "v", timeout=0.1)
-    holdfast_server.revive()
+    with holdfast_server.client(socket_timeout=0.1) as client:
+        client.ping()
+        holdfast_server.pause()
+        with pytest.raises(redis.TimeoutError):
+            client.set("k", "v")
+        holdfast_server.revive()
     until(lambda: holdfast_server.call("GET", "k") == b"v")
 
 
@@ -187,10 +160,15 @@ def test_start_failure_shows_the_log() -> None:
         LocalServer("/nonexistent/valkey-server").start()
 
 
-def test_environment_is_for_the_server_alone() -> None:
-    with LocalServer(env={"HOLDFAST_PROBE": "1"}) as server:
-        assert b"HOLDFAST_PROBE=1" in Path(f"/proc/{server.pid}/environ").read_bytes()
-        assert b"HOLDFAST_PROBE=1" not in Path(f"/proc/{parent_of(server.pid)}/environ").read_bytes()
+def test_environment_is_for_the_server_alone(tmp_path: Path) -> None:
+    # Given a server that notes its environment before it starts (it overwrites what /proc shows)
+    script = tmp_path / "server"
+    script.write_text(f'#!/bin/sh\nenv > "{tmp_path}/env"\nexec "{valkey_binary().executable}" "$@"\n')
+    script.chmod(0o755)
+    with LocalServer(script, env={"HOLDFAST_PROBE": "1"}) as server:
+        guard = Path(f"/proc/{server.pid}/stat").read_text().rpartition(")")[2].split()[1]
+        assert "HOLDFAST_PROBE=1" in (tmp_path / "env").read_text().splitlines()
+        assert b"HOLDFAST_PROBE" not in Path(f"/proc/{guard}/environ").read_bytes()
 
 
 @pytest.mark.skipif(redis_binary() is None, reason="Debian's Redis is not installed")
@@ -284,214 +262,6 @@ def test_half_way_migration_answers_ask_and_tryagain() -> None:
         assert len(steps) == 3
 
 
-# -- proxy
-
-
-def test_healthy_proxy_passes_and_counts(holdfast_proxy: FaultProxy, connect: Callable[..., Any]) -> None:
-    client = connect()
-    blob = os.urandom(300_000)
-    assert client.set("k", blob)
-    before = holdfast_proxy.requests_forwarded
-    assert client.get("k") == blob
-    assert client.pipeline(transaction=True).incr("n").incr("n").execute() == [1, 2]
-    assert holdfast_proxy.requests_forwarded - before == 5
-    assert (holdfast_proxy.connections, holdfast_proxy.replies_dropped) == (1, 0)
-
-
-def test_delay_is_latency_and_heals_at_once(holdfast_proxy: FaultProxy, connect: Callable[..., Any]) -> None:
-    client = connect()
-    client.ping()
-    holdfast_proxy.delay(0.1)
-    started = time.monotonic()
-    client.ping()
-    assert 0.2 <= time.monotonic() - started < 2
-
-    holdfast_proxy.delay(60, direction="replies")
-    with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(client.incr, "n")
-        until(lambda: client.connection_pool is not None and holdfast_server_has(holdfast_proxy, "n"))
-        holdfast_proxy.heal()
-        assert waiting.result(5) == 1
-
-
-def holdfast_server_has(proxy: FaultProxy, key: str) -> bool:
-    host, port, _ = proxy._target
-    with redis.Redis(host=host, port=port or 0) as direct:
-        return bool(direct.exists(key))
-
-
-def test_delayed_request_arrives_after_its_client_gave_up(
-    holdfast_server: LocalServer, holdfast_proxy: FaultProxy, connect: Callable[..., Any]
-) -> None:
-    client = connect(socket_timeout=0.05)
-    client.ping()
-    holdfast_proxy.delay(0.3, direction="requests")
-    with pytest.raises(redis.TimeoutError):
-        client.set("k", "late")
-    client.close()
-    assert holdfast_server.call("GET", "k") is None
-    until(lambda: holdfast_server.call("GET", "k") == b"late")
-
-
-@pytest.mark.parametrize("protocol", [2, 3])
-def test_dropped_reply_was_executed(
-    holdfast_server: LocalServer, holdfast_proxy: FaultProxy, connect: Callable[..., Any], protocol: int
-) -> None:
-    client = connect(protocol=protocol)
-    holdfast_proxy.drop_replies(2, match=b"INCR")
-    assert client.ping()
-    for executed in (b"1", b"2"):
-        with pytest.raises(redis.ConnectionError):
-            client.incr("n")
-        assert holdfast_server.call("GET", "n") == executed
-    assert client.incr("n") == 3
-    assert holdfast_proxy.replies_dropped == 2
-
-
-def test_dropped_reply_in_a_pipeline_lets_the_earlier_ones_pass(holdfast_proxy: FaultProxy) -> None:
-    holdfast_proxy.drop_replies(match=b"stop")
-    with socket.create_connection((holdfast_proxy.host, holdfast_proxy.port), timeout=5) as wire:
-        wire.sendall(b"ECHO 1\r\nECHO 2\r\nECHO stop\r\nECHO 4\r\n")
-        assert b"".join(iter(lambda: wire.recv(4096), b"")) == b"$1\r\n1\r\n$1\r\n2\r\n"
-
-
-def test_swallowed_reply_leaves_silence(
-    holdfast_server: LocalServer, holdfast_proxy: FaultProxy, connect: Callable[..., Any]
-) -> None:
-    client = connect(socket_timeout=0.1)
-    holdfast_proxy.drop_replies(1, match=b"INCR", cut=False)
-    with pytest.raises(redis.TimeoutError):
-        client.incr("n")
-    assert holdfast_server.call("GET", "n") == b"1"
-
-    # A later reply on the same connection would be taken for the lost one.
-    holdfast_proxy.drop_replies(1, match=b"lost", cut=False)
-    with socket.create_connection((holdfast_proxy.host, holdfast_proxy.port), timeout=5) as wire:
-        wire.sendall(b"ECHO lost\r\n")
-        until(lambda: holdfast_proxy.replies_dropped == 2)
-        wire.sendall(b"ECHO later\r\n")
-        until(lambda: holdfast_proxy.replies_dropped == 3)
-        holdfast_proxy.heal()
-        assert wire.recv(4096) == b""
-
-
-def test_cut_ends_every_connection_now(
-    holdfast_server: LocalServer, holdfast_proxy: FaultProxy, connect: Callable[..., Any]
-) -> None:
-    client = connect()
-    with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(client.blpop, ["list"])
-        until(lambda: b"blocked_clients:1" in holdfast_server.call("INFO", "clients"))
-        holdfast_proxy.cut()
-        with pytest.raises(redis.ConnectionError):
-            waiting.result(5)
-    until(lambda: b"blocked_clients:0" in holdfast_server.call("INFO", "clients"))
-    assert holdfast_proxy.open_connections == 0
-    assert client.ping()
-
-
-def test_cut_before_the_nth_request(
-    holdfast_server: LocalServer, holdfast_proxy: FaultProxy, connect: Callable[..., Any]
-) -> None:
-    client = connect()
-    holdfast_proxy.cut_after_requests(2, match=b"INCR")
-    assert client.incr("n") == 1
-    assert client.ping()
-    with pytest.raises(redis.ConnectionError):
-        client.incr("n")
-    assert holdfast_server.call("GET", "n") == b"1"
-    assert client.incr("n") == 2
-
-
-def test_refuse_and_heal_on_the_same_port(holdfast_proxy: FaultProxy, connect: Callable[..., Any]) -> None:
-    old, new = connect(), connect()
-    old.ping()
-    holdfast_proxy.refuse()
-    assert old.ping()
-    with pytest.raises(redis.ConnectionError):
-        new.ping()
-    holdfast_proxy.heal()
-    assert new.ping()
-
-
-def test_black_hole_swallows_everything(
-    holdfast_server: LocalServer, holdfast_proxy: FaultProxy, connect: Callable[..., Any]
-) -> None:
-    old, new = connect(socket_timeout=0.1), connect(socket_timeout=0.1)
-    old.ping()
-    holdfast_proxy.black_hole()
-    for client in (old, new):
-        with pytest.raises(redis.TimeoutError):
-            client.incr("n")
-    # Not even the end of the connections gets through, as in a network that is split.
-    assert holdfast_proxy.open_connections >= 2
-    holdfast_proxy.heal()
-    until(lambda: holdfast_proxy.open_connections == 0)
-    assert holdfast_server.call("GET", "n") is None
-    assert old.incr("n") == 1
-
-    holdfast_proxy.black_hole(match=b"INCR")
-    assert old.ping()
-    with pytest.raises(redis.TimeoutError):
-        old.incr("n")
-    assert holdfast_server.call("GET", "n") == b"1"
-
-
-def test_throttle(holdfast_proxy: FaultProxy, connect: Callable[..., Any]) -> None:
-    client = connect()
-    client.ping()
-    holdfast_proxy.throttle(100_000)
-    started = time.monotonic()
-    client.set("k", b"x" * 30_000)
-    assert time.monotonic() - started >= 0.25
-    holdfast_proxy.throttle(1)
-    with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(client.get, "k")
-        holdfast_proxy.heal()
-        assert len(waiting.result(5)) == 30_000
-
-
-@pytest.mark.parametrize("protocol", [2, 3])
-def test_subscriptions_pass_while_replies_are_dropped(
-    holdfast_server: LocalServer, holdfast_proxy: FaultProxy, connect: Callable[..., Any], protocol: int
-) -> None:
-    with connect(protocol=protocol).pubsub(ignore_subscribe_messages=True) as subscription:
-        subscription.subscribe("a", "b", "c")
-        until(lambda: holdfast_server.call("PUBSUB", "NUMSUB", "c")[1] == 1)
-        holdfast_proxy.drop_replies()
-        holdfast_server.call("PUBLISH", "c", "hello")
-        received: list[Any] = []
-        until(lambda: received.append(subscription.get_message(timeout=0.1)) or received[-1])
-        assert received[-1]["data"] == b"hello"
-
-
-def test_proxy_to_a_unix_socket_and_to_nobody(tmp_path: Path) -> None:
-    path = tmp_path / "s"
-    with FaultProxy(target_path=path) as proxy:
-        with redis.Redis(port=proxy.port, retry=None) as client, pytest.raises(redis.ConnectionError):
-            client.ping()
-        with LocalServer(config={"unixsocket": str(path)}) as server, server.client(port=proxy.port) as client:
-            assert client.ping()
-
-
-def test_splitter_finds_the_same_messages_wherever_the_bytes_are_cut() -> None:
-    messages = [
-        *(b"+OK\r\n", b"-ERR x\r\n", b":1\r\n", b"_\r\n", b"#t\r\n", b",1.5\r\n", b"(123\r\n", b"*0\r\n"),
-        *(b"$-1\r\n", b"*-1\r\n", b"$0\r\n\r\n", b"$4\r\n\r\n\r\n\r\n", b"=7\r\ntxt:abc\r\n", b"!3\r\nbad\r\n"),
-        *(b"*2\r\n$1\r\na\r\n*1\r\n:1\r\n", b"%1\r\n+k\r\n*2\r\n:1\r\n:2\r\n", b"~1\r\n:1\r\n"),
-        *(b">2\r\n+message\r\n+x\r\n", b"|1\r\n+ttl\r\n:3\r\n*1\r\n:1\r\n", b"PING x\r\n"),
-    ]
-    stream = b"".join(messages)
-    for size in range(1, len(stream) + 1):
-        splitter = Splitter(inline=True)
-        chunks = [stream[at : at + size] for at in range(0, len(stream), size)]
-        assert [message for chunk in chunks for message in splitter.feed(chunk)] == messages
-
-    tls = Splitter(inline=True)
-    assert tls.feed(b"\x16\x03\x01") + tls.feed(b"*1\r\n") == [b"\x16\x03\x01", b"*1\r\n"]
-    assert words(b"*3\r\n$6\r\nclient\r\n$5\r\nREPLY\r\n$3\r\noff\r\n") == (b"CLIENT", b"REPLY")
-
-
 # -- plugin
 
 
@@ -501,9 +271,13 @@ def test_plugin_import_is_cheap() -> None:
     assert loaded.split() == ["holdfast.testing.plugin"]
 
 
-def test_server_is_empty_again(holdfast_server: LocalServer, request: pytest.FixtureRequest) -> None:
-    # Every test above that wrote used this server too.
+@pytest.mark.parametrize("damage", [LocalServer.pause, LocalServer.kill, LocalServer.resume])
+def test_server_fixture_is_empty_and_running_whatever_the_last_test_did(
+    holdfast_server: LocalServer, damage: Callable[[LocalServer], None]
+) -> None:
     assert holdfast_server.call("DBSIZE") == 0
+    holdfast_server.call("SET", "k", "v")
+    damage(holdfast_server)
 
 
 def test_blocking_client_fixture(holdfast: Any, holdfast_url: str) -> None:

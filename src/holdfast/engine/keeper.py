@@ -35,7 +35,8 @@ class Hold:
     """What the process knows of one right it holds: until when, and how to keep it. No I/O."""
 
     __slots__ = (
-        "_lock", "_watchers", "abandoned", "bucket", "deadline", "ends", "entry", "fence", "group", "home", "key",
+        "_lock", "_watchers", "abandoned", "bucket", "deadline", "ends", "entry", "fence", "given_up", "group", "home",
+        "key",
         "lost_reason", "name", "over", "renewing", "renews", "span", "started", "token", "ttl", "waited",
     )  # fmt: skip
 
@@ -67,7 +68,9 @@ class Hold:
         """Under which lock and owner it is found for re-entry."""
         self.bucket = 0
         self.renewing = False
-        self.abandoned = False
+        self.abandoned = True
+        """Nobody can release it: a lease takes it over at once, and only then is it renewed."""
+        self.given_up = False
         self.over = False
         self.lost_reason = ""
         self._lock = threading.Lock()
@@ -100,7 +103,7 @@ class Hold:
 
     def next_look(self) -> float:
         """When the keeper must see to it: at the next renewal, or at the end."""
-        if self.renewing or self.abandoned or not (self.renews or self.span < self.ttl):
+        if self.renewing or self.given_up or not (self.renews or self.span < self.ttl):
             return self.deadline
         return self.deadline - self.span * 2 / 3
 
@@ -267,8 +270,8 @@ class Keeper:
                 self._again(hold, now)
             elif hold.ends is not None and hold.deadline >= hold.ends:
                 self._again(hold, now, hold.deadline)
-            elif not hold.home():
-                hold.abandoned = True
+            elif hold.abandoned or not hold.home():
+                hold.given_up = True
                 self._again(hold, now)
             elif when <= now:
                 hold.renewing = True
@@ -292,7 +295,7 @@ class Keeper:
 
     @staticmethod
     def _end_reason(hold: Hold) -> str:
-        if hold.abandoned:
+        if hold.given_up:
             return "abandoned"
         if hold.ends is not None and hold.deadline >= hold.ends:
             return "max_hold"

@@ -216,12 +216,20 @@ def try_all(core: Core, specs: Sequence[Spec], home: Home) -> Flow[list[Hold | N
     """Try every lock at once, in one round trip. None where somebody else has it.
 
     If one fails for another reason, what was granted is given back and that error is raised."""
-    results = yield Together([acquire(core, spec, 0, home) for spec in specs])
-    holds = [result if isinstance(result, Hold) else None for result in results]
-    errors = [r for r in results if isinstance(r, BaseException) and not isinstance(r, NotAcquired)]
-    if errors:
+    holds: list[Hold | None] = [None] * len(specs)
+
+    def one(at: int) -> Flow[None]:
+        holds[at] = yield from acquire(core, specs[at], 0, home)
+
+    try:
+        results = yield Together([one(at) for at in range(len(specs))])
+        for result in results:
+            if isinstance(result, BaseException) and not isinstance(result, NotAcquired):
+                raise result
+    except BaseException:
+        # Cancelled in the middle, some may be granted already: they are in `holds`, wherever the others are.
         yield Detach(release_all(core, specs, holds))
-        raise errors[0]
+        raise
     return holds
 
 

@@ -35,6 +35,7 @@ class Lease:
         self._driver = driver
         self._spec = spec
         self._hold = hold
+        hold.abandoned = False
         self._count = 1
         self.name = name
 

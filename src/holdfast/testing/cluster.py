@@ -98,6 +98,8 @@ class LocalCluster:
 
     def start(self, timeout: float = 20.0) -> Self:
         """Start and join all nodes. Returns when every node sees a whole cluster and the replicas are in sync."""
+        if self.nodes:
+            raise LocalServerError("Stop it before starting it again.")
         count = self._primaries * (1 + self._replicas)
         self.nodes += [
             ClusterNode(self._binary, persistence=self._persistence, config=self._config) for _ in range(count)

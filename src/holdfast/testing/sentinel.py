@@ -83,6 +83,8 @@ class LocalSentinel:
 
     def start(self, timeout: float = 20.0) -> Self:
         """Start everything and return when the sentinels know every replica and each other."""
+        if self.servers:
+            raise LocalServerError("Stop it before starting it again.")
         try:
             self._start(timeout)
         except BaseException:

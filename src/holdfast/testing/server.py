@@ -22,6 +22,7 @@ from .processes import LocalServerError, ServerProcess
 Persistence = Literal["none", "always", "everysec"]
 
 _PORT_TRIES = 10
+_PROBE = 0.2
 _EMPTY = '""'
 _TAKEN = ("Address already in use", "Failed listening on port")
 
@@ -240,7 +241,7 @@ class LocalServer:
             try:
                 self._launch(port, deadline, fresh=fresh)
             except _PortTaken:
-                if attempt == _PORT_TRIES:
+                if attempt == _PORT_TRIES or time.monotonic() > deadline:
                     raise
                 # A fixed port may be in the hands of the last server or of an outgoing connection for a
                 # moment.
@@ -278,9 +279,9 @@ class LocalServer:
     def _answers(self, port: int, process: ServerProcess) -> bool:
         password = self._config.get("requirepass")
         try:
-            if _call(self.host, port, password, ["PING"], 1) != b"PONG":
+            if _call(self.host, port, password, ["PING"], _PROBE) != b"PONG":
                 return False
-            info: bytes = _call(self.host, port, password, ["INFO", "server"], 1)
+            info: bytes = _call(self.host, port, password, ["INFO", "server"], _PROBE)
         # A server that is loading its data raises BusyLoadingError, which is a ConnectionError.
         except (redis.ConnectionError, redis.TimeoutError):
             return False

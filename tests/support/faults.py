@@ -1,0 +1,75 @@
+"""Faults at a chosen step of an operation.
+
+An operation is a flow, so a fault is a flow around it: it passes effects on to the real driver and the real server, and
+at its step it loses the reply, cuts before sending, or cancels. Running it for step 0, 1, 2 … until a run meets no fault
+covers every step there is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+from holdfast.engine.flow import Flow, NotSent, ReplyLost, Send
+
+FAULTS = ("reply dropped", "cut before", "silent", "cancel before", "cancel after")
+
+
+class Plan:
+    """Which effect of all that a client yields meets which fault. `hits` says how many were met."""
+
+    def __init__(self, faults: dict[int, str], cancel: type[BaseException]) -> None:
+        self.faults = faults
+        self.cancel = cancel
+        self.step = 0
+        self.hits: list[tuple[int, str, str]] = []
+
+    def around(self, flow: Flow[Any]) -> Flow[Any]:
+        """The flow, with the fault."""
+        send: Any = None
+        throw: BaseException | None = None
+        while True:
+            try:
+                effect = flow.throw(throw) if throw is not None else flow.send(send)
+            except StopIteration as stop:
+                return stop.value
+            send, throw = None, None
+            fault = self.faults.get(self.step)
+            number, self.step = self.step, self.step + 1
+            if fault is not None:
+                self.hits.append((number, fault, type(effect).__name__))
+            try:
+                if fault == "cancel before":
+                    raise self.cancel
+                if isinstance(effect, Send) and fault == "cut before":
+                    raise NotSent("cut by the test")
+                if isinstance(effect, Send) and fault == "silent":
+                    raise ReplyLost("never sent, as the test knows and the client cannot")
+                send = yield effect
+                if fault == "cancel after":
+                    raise self.cancel
+                if isinstance(effect, Send) and fault == "reply dropped":
+                    raise ReplyLost("dropped by the test")
+            except (NotSent, ReplyLost, asyncio.CancelledError, KeyboardInterrupt) as error:
+                throw = error
+
+
+def install(client: Any, plan: Plan) -> None:
+    """From now on every flow of this client runs inside the plan."""
+    driver = client._open
+    real = driver.run
+    driver.run = lambda flow: real(plan.around(flow))
+
+
+def every_step(fault: str, longest: int = 40) -> Iterator[dict[int, str]]:
+    """One fault at step 0, 1, 2 …; stop iterating when a run had no hit."""
+    for step in range(longest):
+        yield {step: fault}
+    raise AssertionError(f"an operation has more than {longest} steps")
+
+
+def every_pair(first: str, second: str, longest: int = 14) -> Iterator[dict[int, str]]:
+    for one in range(longest):
+        for two in range(one + 1, longest):
+            yield {one: first, two: second}
