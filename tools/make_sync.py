@@ -29,7 +29,6 @@ WORDS = [
     (r"\bAsyncDriver\b", "ThreadDriver"),
     (r"\bAsyncScope\b", "ThreadScope"),
     (r"\basync_driver\b", "thread_driver"),
-    (r"\basync_owner\b", "thread_owner"),
     (r"await asyncio\.to_thread\(([^()]*)\)", r"\1()"),
     (r"^import asyncio\n", ""),
     (r"\bAwaitable, ", ""),

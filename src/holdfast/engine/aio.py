@@ -56,6 +56,10 @@ class AsyncDriver:
     def _alive(self) -> bool:
         return not self._loop.is_closed()
 
+    def owner(self) -> object:
+        """Who owns a lease for re-entry: the task, never the process, or two tasks would both get in."""
+        return asyncio.current_task()
+
     # -- running flows ------------------------------------------------------------------------------------------
 
     async def run(self, flow: Flow[T]) -> T:

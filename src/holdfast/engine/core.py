@@ -52,9 +52,15 @@ class Core:
         self._name_process()
 
     def _name_process(self) -> None:
+        self._pid = os.getpid()
         self.client_id = secrets.token_hex(8)
         self._random: list[str] = []
         self.owner = f"{socket.gethostname()} {os.getpid()} {self.settings.name}".rstrip()
+
+    @property
+    def forked(self) -> bool:
+        """Is this a child of the process that opened the client? Then nothing that was held is ours."""
+        return os.getpid() != self._pid
 
     def new_token(self) -> str:
         """Unguessable, and its first part says on which channel its process listens.
@@ -71,6 +77,7 @@ class Core:
 
     def connect(self) -> None:
         """Start or find the embedded server and work out the topology. Blocking."""
+        self._opened_by = os.getpid()
         target = self.target
         if target.kind == "embedded":
             self._embedded = EmbeddedServer.open(target.embedded)
@@ -99,10 +106,12 @@ class Core:
 
     def disconnect(self) -> None:
         """After the driver was closed. Blocking."""
+        embedded, self._embedded = self._embedded, None
+        if os.getpid() != self._opened_by:
+            return  # a forked child: the keeper and the embedded server are its parent's
         self.keeper.close(CLOSE_SECONDS)
-        if self._embedded is not None:
-            self._embedded.close()
-            self._embedded = None
+        if embedded is not None:
+            embedded.close()
 
     def _after_fork(self) -> None:
         """The child is another process: it has none of its parent's leases and a name of its own."""

@@ -8,9 +8,7 @@ taken for somebody else's cancellation. A thread cannot be stopped from outside:
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import Callable
-from typing import Any
 
 from holdfast.engine.keeper import Hold
 
@@ -67,12 +65,3 @@ class ThreadScope:
 
     def leave(self, error: BaseException | None) -> bool:
         return False
-
-
-def async_owner() -> Any:
-    """Who owns a lease for re-entry: the task, never the process, or two tasks would both get in."""
-    return asyncio.current_task()
-
-
-def thread_owner() -> Any:
-    return threading.current_thread()

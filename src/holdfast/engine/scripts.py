@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from importlib import resources
 
@@ -47,15 +47,10 @@ class Script:
         return pack(b"SCRIPT", b"LOAD", self.source)
 
 
-def read_lua(room: str, name: str) -> str:
-    return (resources.files("holdfast") / room / "lua" / f"{name}.lua").read_text("utf-8")
-
-
 class Scripts:
-    """All scripts of the installed version. `overrides` replaces an include: tests use it to move the clock."""
+    """All scripts of the installed version."""
 
-    def __init__(self, overrides: Mapping[str, str] | None = None) -> None:
-        self._overrides = dict(overrides or {})
+    def __init__(self) -> None:
         self._loaded: dict[str, Script] = {}
 
     def get(self, name: str) -> Script:
@@ -64,17 +59,20 @@ class Scripts:
             script = self._loaded[name] = self._load(name)
         return script
 
+    def read(self, room: str, name: str) -> str | None:
+        """The text of a script or include (`_name`). Tests override it to move the clock or to put a bug back."""
+        file = resources.files("holdfast") / room / "lua" / f"{name}.lua"
+        return file.read_text("utf-8") if file.is_file() else None
+
     def _include(self, room: str, name: str) -> str:
-        if name in self._overrides:
-            return self._overrides[name]
-        for place in (room, "engine"):
-            if (resources.files("holdfast") / place / "lua" / f"_{name}.lua").is_file():
-                return read_lua(place, f"_{name}")
-        raise ConfigurationError(f"reinstall holdfast: the script include {name!r} is missing")
+        text = self.read(room, f"_{name}") or self.read("engine", f"_{name}")
+        if text is None:
+            raise ConfigurationError(f"reinstall holdfast: the script include {name!r} is missing")
+        return text
 
     def _load(self, name: str) -> Script:
         room, _, file = name.partition("/")
-        text = read_lua(room, file)
+        text = self.read(room, file) or ""
         title, flags, returns = _TITLE.search(text), _FLAGS.search(text), _RETURNS.search(text)
         if not (title and flags and returns) or title["name"] != name:
             raise ConfigurationError(f"reinstall holdfast: the header of script {name!r} cannot be read")

@@ -97,6 +97,12 @@ class ThreadDriver:
         """Is whoever holds something still there? A lease must not be renewed for a thread that has ended."""
         return threading.current_thread().is_alive
 
+    def owner(self) -> object:
+        """Who owns a lease for re-entry. A forked child has the same thread object and none of its leases."""
+        if os.getpid() != self._pid:
+            self._forked()
+        return threading.current_thread()
+
     # -- running flows ------------------------------------------------------------------------------------------
 
     def run(self, flow: Flow[T]) -> T:

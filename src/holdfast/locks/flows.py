@@ -166,7 +166,8 @@ def release(core: Core, spec: Spec, hold: Hold) -> Flow[None]:
     over = hold.lost_reason
     core.end(hold)
     if over:
-        yield Detach(_give_back(core, spec, hold.token))
+        if over != "forked":  # then the parent has it, and goes on holding it
+            yield Detach(_give_back(core, spec, hold.token))
         raise lost_error(hold, "locks/release")
     unanswered: list[ReplyLost] = []
     flow = call(

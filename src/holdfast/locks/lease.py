@@ -59,7 +59,7 @@ class Lease:
 
     def remaining(self) -> float:
         """Seconds until the deadline; 0.0 once lost or released."""
-        if self._hold.over or self._hold.lost_reason:
+        if self._hold.over or self.lost:
             return 0.0
         return max(0.0, self._hold.deadline - self._core.clock())
 
@@ -67,12 +67,16 @@ class Lease:
     def lost(self) -> bool:
         """True once it ended without being released. It is also true from the deadline on, whoever noticed."""
         hold = self._hold
-        return bool(hold.lost_reason) or (not hold.over and self._core.clock() >= hold.deadline)
+        if hold.lost_reason or hold.over:
+            return bool(hold.lost_reason)
+        return self._core.clock() >= hold.deadline or self._core.forked
 
     @property
     def lost_reason(self) -> str:
         """Why: `expired`, `not renewed in time`, `taken away`, `forced`, `max_hold`, `abandoned` or `forked`."""
-        return self._hold.lost_reason or ("expired" if self.lost else "")
+        if self._hold.lost_reason or not self.lost:
+            return self._hold.lost_reason
+        return "forked" if self._core.forked else "expired"
 
     @property
     def released(self) -> bool:
@@ -81,7 +85,7 @@ class Lease:
     def check(self) -> None:
         """Raise LeaseLost if it is lost. Call it before a step that cannot be undone."""
         if self.lost:
-            self._hold.lose("expired")
+            self._hold.lose(self.lost_reason)
             raise flows.lost_error(self._hold, "lease/check")
 
     def on_lost(self, callback: Callable[[], None]) -> Callable[[], None]:

@@ -6,7 +6,7 @@ from types import TracebackType
 
 from holdfast.engine.aio import AsyncDriver
 from holdfast.engine.core import Core
-from holdfast.engine.scope import AsyncScope, async_owner
+from holdfast.engine.scope import AsyncScope
 from holdfast.errors import NotAcquired
 from holdfast.keys import Id
 from holdfast.locks import admin, flows
@@ -41,7 +41,7 @@ class Lock:
         line and gives back what was just granted."""
         wait = self._wait if wait == -1 else check_wait(wait)
         spec, core = self._spec, self._core
-        entry = (spec.place.lock, async_owner()) if spec.reentrant else None
+        entry = (spec.place.lock, self._driver.owner()) if spec.reentrant else None
         if entry is not None and (known := core.entered.get(entry)) is not None:
             lease: Lease | None = known()
             if lease is not None and lease.reenter(spec.weight):
@@ -62,13 +62,13 @@ class Lock:
 
     async def __aenter__(self) -> Lease:
         lease = await self.acquire()
-        self._inside.append((async_owner(), lease, lease.scope()))
+        self._inside.append((self._driver.owner(), lease, lease.scope()))
         return lease
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        owner = async_owner()
+        owner = self._driver.owner()
         at = max(i for i, (who, _, _) in enumerate(self._inside) if who is owner)
         _, lease, scope = self._inside.pop(at)
         await lease.leave(scope, error)

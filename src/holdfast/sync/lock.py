@@ -6,7 +6,7 @@ from __future__ import annotations
 from types import TracebackType
 
 from holdfast.engine.core import Core
-from holdfast.engine.scope import ThreadScope, thread_owner
+from holdfast.engine.scope import ThreadScope
 from holdfast.engine.threads import ThreadDriver
 from holdfast.errors import NotAcquired
 from holdfast.keys import Id
@@ -42,7 +42,7 @@ class Lock:
         line and gives back what was just granted."""
         wait = self._wait if wait == -1 else check_wait(wait)
         spec, core = self._spec, self._core
-        entry = (spec.place.lock, thread_owner()) if spec.reentrant else None
+        entry = (spec.place.lock, self._driver.owner()) if spec.reentrant else None
         if entry is not None and (known := core.entered.get(entry)) is not None:
             lease: Lease | None = known()
             if lease is not None and lease.reenter(spec.weight):
@@ -63,13 +63,13 @@ class Lock:
 
     def __enter__(self) -> Lease:
         lease = self.acquire()
-        self._inside.append((thread_owner(), lease, lease.scope()))
+        self._inside.append((self._driver.owner(), lease, lease.scope()))
         return lease
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        owner = thread_owner()
+        owner = self._driver.owner()
         at = max(i for i, (who, _, _) in enumerate(self._inside) if who is owner)
         _, lease, scope = self._inside.pop(at)
         lease.leave(scope, error)

@@ -162,7 +162,7 @@ class LocalServer:
         if self._process is not None:
             raise LocalServerError("Use restart() or revive(): this server was started already.")
         temporary = self._directory is None
-        self._data = Path(tempfile.mkdtemp(prefix="holdfast-")) if temporary else self._directory
+        self._data = Path(tempfile.mkdtemp(prefix="holdfast-test-")) if temporary else self._directory
         try:
             self._boot(timeout, fresh=True)
         except BaseException:
