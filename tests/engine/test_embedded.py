@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -435,6 +436,17 @@ def test_own_link_to_the_wrong_place_is_replaced(tmp_path: Path) -> None:
     assert os.readlink(link) == str(tmp_path)
 
 
+def test_link_of_another_user_is_not_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    link = tmp_path / "link"
+    watcher.point(link, tmp_path)
+    watcher.point(link, tmp_path)
+
+    monkeypatch.setattr(os, "geteuid", lambda: link.lstat().st_uid + 1)
+
+    with pytest.raises(FileExistsError, match="not a link made by this user"):
+        watcher.point(link, tmp_path)
+
+
 def test_symlink_and_real_path_share_one_server(town: Town, tmp_path: Path) -> None:
     (tmp_path / "real").mkdir()
     (tmp_path / "alias").symlink_to("real")
@@ -487,6 +499,19 @@ def test_failed_start_shows_the_log_and_leaves_nothing(tmp_path: Path, private: 
     for lock in (watcher.START_LOCK, watcher.USERS_LOCK, watcher.WATCHER_LOCK, watcher.SERVER_LOCK):
         path = Path(raised.value.key, lock)
         eventually(partial(watcher.is_free, path), f"{lock} is free")
+
+
+def test_server_that_dies_while_it_starts_is_started_once_more(
+    town: Town, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = EmbeddedServer._command
+    commands = [lambda _: [shutil.which("false") or ""], real]
+    monkeypatch.setattr(EmbeddedServer, "_command", lambda server: commands.pop(0)(server))
+
+    server = town.open(url)
+
+    assert not commands
+    assert say(server.socket_path, "PING") == "+PONG"
 
 
 def test_a_later_user_can_ask_for_more_and_not_for_another_port(town: Town, tmp_path: Path) -> None:

@@ -224,7 +224,9 @@ def same_shard(make: Any) -> tuple[str, str]:
     )
 
 
-@pytest.mark.xfail(strict=True, reason="guard_key joins resource and suffix with a colon that the resource may have too")
+@pytest.mark.xfail(
+    strict=True, reason="guard_key joins resource and suffix with a colon that the resource may have too"
+)
 def test_guarded_keys_of_two_resources_are_two_keys() -> None:
     # Given resources "N:1" and "N" of one shard
     hf = Holdfast("embedded:")
@@ -274,7 +276,9 @@ def test_other_types_are_refused(other: Any) -> None:
         42,
         None,
         *(
-            pytest.param(odd, marks=pytest.mark.xfail(strict=True, reason="TypeError: the id is hashed before it is checked"))
+            pytest.param(
+                odd, marks=pytest.mark.xfail(strict=True, reason="TypeError: the id is hashed before it is checked")
+            )
             for odd in (["a"], bytearray(b"a"))
         ),
     ],

@@ -6,7 +6,6 @@ The server here does what a test tells it, by hand: a real one cannot be made to
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Callable
 from types import SimpleNamespace, TracebackType
 from typing import Any, Self
@@ -22,15 +21,9 @@ from holdfast.engine.signals import Mailbox
 from holdfast.engine.threads import ThreadDriver
 from holdfast.engine.topology import Topology
 from holdfast.engine.url import parse
+from support.conditions import until
 
 HANDSHAKE = {b"CLIENT", b"HELLO", b"SELECT", b"AUTH"}
-
-
-async def eventually(condition: Callable[[], Any], what: str, seconds: float = 5.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {seconds} s: {what}"
-        await asyncio.sleep(0.002)
 
 
 class Peer:
@@ -75,7 +68,7 @@ class Peer:
             writer.transport.abort()
 
     async def saw(self, count: int) -> None:
-        await eventually(lambda: len(self.seen) >= count, f"{count} requests at the server, not {self.seen}")
+        await until(lambda: len(self.seen) >= count, what=f"{count} requests at the server, not {self.seen}")
 
     def say(self, data: bytes, line: int = -1) -> None:
         self.lines[line].write(data)
@@ -131,7 +124,7 @@ async def connect(peer: Peer) -> AsyncIterator[Callable[..., Any]]:
         mux = MuxConnection(timeout=timeout, in_flight=in_flight, **options)
         mux.adopt(SimpleNamespace(_reader=reader, _writer=SimpleNamespace(transport=tap, writer=writer)))
         made.append(mux)
-        await eventually(lambda: peer.lines, "accepted")
+        await until(lambda: peer.lines, what="accepted")
         return Line(peer, mux, tap)
 
     yield make
@@ -446,7 +439,7 @@ async def test_a_reply_that_nobody_asked_for_ends_the_connection(connect: Any, p
     peer.say(simple(b"a", b"surplus"))
 
     assert await first == b"a"
-    await eventually(lambda: line.mux.closed, "closed")
+    await until(lambda: line.mux.closed, what="closed")
     with pytest.raises(NotSent):
         line.ask(b"b")
 
@@ -456,7 +449,7 @@ async def test_a_reply_before_any_request_reaches_nobody(connect: Any, peer: Pee
 
     peer.say(simple(b"surplus"))
 
-    await eventually(lambda: line.mux.closed, "closed")
+    await until(lambda: line.mux.closed, what="closed")
     with pytest.raises(NotSent):
         line.ask(b"a")
 
@@ -544,7 +537,7 @@ async def test_a_server_that_hangs_up_is_noticed_without_a_request(connect: Any,
 
     peer.hang_up()
 
-    await eventually(lambda: ended == [line.mux], "told")
+    await until(lambda: ended == [line.mux], what="told")
     assert line.mux.closed
 
 
@@ -806,7 +799,7 @@ async def test_a_connection_that_ended_is_made_anew(driver: Any, peer: Peer) -> 
     assert await one.run(get(b"a")) == b"a"
 
     peer.hang_up()
-    await eventually(lambda: all(shared.closed for shared in one._shared.values()), "noticed")
+    await until(lambda: all(shared.closed for shared in one._shared.values()), what="noticed")
 
     assert await one.run(get(b"b")) == b"b"
 

@@ -39,6 +39,9 @@ SOCKET_PATH_LIMIT = 100
 PAUSE = 0.005
 """Between two looks at a lock or a socket for which the kernel has no wait with a timeout."""
 
+STARTS = 2
+"""A server that ends while it starts may have been killed. One that does so twice has a reason of its own."""
+
 LOG_LINES = 15
 
 
@@ -228,17 +231,17 @@ class EmbeddedServer:
 
     def _wait_until_ready(self, deadline: _Deadline) -> bool:
         """Wait for an answer, starting what is missing. True where this call has started the server."""
-        started = False
+        starts = 0
         while True:
             answers = self._answers()
             if self._free(watcher.WATCHER_LOCK) and self._free(watcher.SERVER_LOCK):
-                if started:
+                if starts == STARTS:
                     raise self._unavailable("see why the embedded server ended right after its start", deadline)
-                started = self._spawn("start", *self._command(), deadline=deadline)
-                continue
-            self._look_after_server()
-            if answers:
-                return started
+                starts += self._spawn("start", *self._command(), deadline=deadline)
+            else:
+                self._look_after_server()
+                if answers:
+                    return starts > 0
             if not deadline.left:
                 raise self._unavailable("wait longer for the embedded server, or see what keeps it", deadline)
             time.sleep(PAUSE)

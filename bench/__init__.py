@@ -1,0 +1,1 @@
+"""Benchmarks: `python -m bench [locks] [--quick] [--only NAME] [--rounds N] [--out DIR]`."""
