@@ -28,9 +28,11 @@ from holdfast.engine.flow import (
     ReplyLost,
     Send,
     Sleep,
+    Together,
     backoff,
     call,
 )
+from holdfast.engine.resp import pack
 from holdfast.engine.scripts import Script, Scripts
 from holdfast.engine.signals import Mailbox
 from holdfast.engine.threads import ThreadDriver
@@ -549,17 +551,18 @@ def counted(flow: Flow[Any], sends: list[Send]) -> Flow[Any]:
 
 
 TIMEOUT = 0.08
+"""For servers that never answer; those that do get more than they need."""
 
 
 @contextmanager
-def drivers(kind: str, server: Silent) -> Iterator[tuple[Any, Callable[[Flow[Any]], Any]]]:
+def drivers(kind: str, server: Silent, timeout: float = 10.0) -> Iterator[tuple[Any, Callable[[Flow[Any]], Any]]]:
     """A driver of this kind, and a coroutine function that runs a flow on it."""
     if kind == "asyncio":
-        driver = AsyncDriver(server.topology(TIMEOUT), Mailbox(), timeout=TIMEOUT, in_flight=100)
+        driver = AsyncDriver(server.topology(timeout), Mailbox(), timeout=timeout, in_flight=100)
         yield driver, driver.run
     else:
         keeper: Any = None
-        blocking = ThreadDriver(server.topology(TIMEOUT), Mailbox(), keeper, timeout=TIMEOUT, after_fork=lambda: None)
+        blocking = ThreadDriver(server.topology(timeout), Mailbox(), keeper, timeout=timeout, after_fork=lambda: None)
         try:
             yield blocking, lambda flow: asyncio.to_thread(blocking.run, flow)
         finally:
@@ -576,7 +579,7 @@ async def closed(driver: Any) -> None:
 async def test_nothing_is_sent_more_often_than_the_flow_says(kind: str, retry: str) -> None:
     # Given a server that never answers
     async with Silent() as server:
-        with drivers(kind, server) as (driver, run):
+        with drivers(kind, server, TIMEOUT) as (driver, run):
             sends: list[Send] = []
             flow = call(script(retry), TAG, ("key",), ("arg",), clock=time.monotonic, until=time.monotonic() + 0.3)
 
@@ -643,6 +646,60 @@ async def test_a_slot_on_its_way_is_asked_for_on_one_connection(kind: str) -> No
                 await closed(driver)
 
         assert [command[0] for command in there.seen] == [b"ASKING", b"EVALSHA"]
+
+
+def get(word: bytes) -> Flow[Any]:
+    return (yield Send(TAG, pack(b"GET", word)))
+
+
+def fails_at_once() -> Flow[Any]:
+    yield from ()
+    raise ConfigurationError("pass something else")
+
+
+def ends_at_once() -> Flow[Any]:
+    yield from ()
+    return "nothing to ask"
+
+
+def together(*flows: Flow[Any]) -> Flow[Any]:
+    return (yield Together(flows))
+
+
+async def echoed(kind: str, *flows: Flow[Any]) -> Any:
+    """What several flows answer together, on a server that answers what it is asked for."""
+    async with Silent(lambda command, _count: b"+%s\r\n" % command[1]) as server:
+        with drivers(kind, server) as (driver, run):
+            try:
+                return await run(together(*flows))
+            finally:
+                await closed(driver)
+
+
+@pytest.mark.parametrize("kind", ["asyncio", "threads"])
+async def test_flows_that_run_together_each_get_their_own(kind: str) -> None:
+    words = [b"%d" % n for n in range(600)]
+
+    assert await echoed(kind, *map(get, words)) == words
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "asyncio",
+        pytest.param(
+            "threads",
+            marks=pytest.mark.xfail(
+                strict=True, reason="the first step of a flow is not guarded, and ends all of them"
+            ),
+        ),
+    ],
+)
+async def test_a_flow_that_ends_before_it_asks_takes_none_of_the_others_along(kind: str) -> None:
+    first, failed, ended, last = await echoed(kind, get(b"a"), fails_at_once(), ends_at_once(), get(b"b"))
+
+    assert (first, ended, last) == (b"a", "nothing to ask", b"b")
+    assert isinstance(failed, ConfigurationError)
 
 
 async def test_a_server_that_nobody_can_reach_is_unavailable() -> None:

@@ -150,32 +150,53 @@ async def outcome(future: asyncio.Future[Any]) -> Any:
 
 
 async def test_what_is_sent_in_one_turn_leaves_in_one_write(connect: Any, peer: Peer) -> None:
-    # Given fewer requests than are written early
-    line = await connect()
+    # Given a connection in use, and fewer requests than are written early
+    line = await in_use(connect)
     words = [b"%d" % n for n in range(EARLY - 1)]
 
     # when they are sent in one turn of the loop
     futures = [line.ask(word) for word in words]
     assert line.tap.writes == []
-    await peer.saw(len(words))
+    await peer.saw(1 + len(words))
 
     # expect one write with all of them, in order
     assert len(line.tap.writes) == 1
-    assert peer.seen == [[b"GET", word] for word in words]
-    peer.say(simple(*words))
+    assert peer.seen[1:] == [[b"GET", word] for word in words]
+    peer.say(simple(b"before", *words))
     assert await asyncio.gather(*futures) == words
 
 
-async def test_many_requests_start_to_leave_before_the_turn_ends(connect: Any, peer: Peer) -> None:
+async def test_on_an_idle_connection_one_more_write_at_the_most(connect: Any, peer: Peer) -> None:
+    # The first request may leave at once: the server works while the others are still being made.
     line = await connect()
+
+    futures = [line.ask(b"%d" % n) for n in range(EARLY - 1)]
+    await peer.saw(len(futures))
+
+    assert len(line.tap.writes) <= 2
+    peer.say(simple(*(b"%d" % n for n in range(len(futures)))))
+    assert await asyncio.gather(*futures) == [b"%d" % n for n in range(len(futures))]
+
+
+async def test_many_requests_start_to_leave_before_the_turn_ends(connect: Any, peer: Peer) -> None:
+    line = await in_use(connect)
 
     futures = [line.ask(b"%d" % n) for n in range(EARLY * 2 + 3)]
 
     assert len(line.tap.writes) == 2, "the server works while the rest is being made"
-    await peer.saw(len(futures))
+    await peer.saw(1 + len(futures))
     assert len(line.tap.writes) == 3
-    peer.say(simple(*(b"%d" % n for n in range(len(futures)))))
+    peer.say(simple(b"before", *(b"%d" % n for n in range(len(futures)))))
     assert await asyncio.gather(*futures) == [b"%d" % n for n in range(len(futures))]
+
+
+async def in_use(connect: Any) -> Line:
+    """A connection on which one request, `before`, is under way."""
+    line: Line = await connect()
+    line.ask(b"before")
+    await line.peer.saw(1)
+    line.tap.writes.clear()
+    return line
 
 
 async def test_the_next_turn_is_another_write(connect: Any, peer: Peer) -> None:
@@ -499,7 +520,7 @@ async def test_abort_tells_what_was_sent_from_what_was_not(connect: Any, peer: P
 
 async def test_abort_after_an_early_write_tells_them_apart_too(connect: Any, peer: Peer) -> None:
     # Given so many in one turn that the first are written and the last are not
-    line = await connect()
+    line = await in_use(connect)
     futures = [line.ask(b"%d" % n) for n in range(EARLY + 3)]
 
     line.mux.abort(ReplyLost("lost"))
@@ -744,6 +765,7 @@ async def test_a_late_reply_never_reaches_the_next_caller_of_the_blocking_driver
 
     peer.answer = lambda command: simple(command[1])
     peer.say(simple(b"first"), line=0)
+    await until(peer.lines[0].transport.is_closing, what="the overdue connection closed")
 
     assert await asyncio.to_thread(one.run, get(b"second")) == b"second"
     assert await asyncio.to_thread(one.run, get(b"third")) == b"third"

@@ -6,12 +6,12 @@ import asyncio
 import time
 
 import pytest
-from support.actors import Fleet
-from support.backends import Backend
-from support.conditions import until
 
 from holdfast import ConfigurationError, Fenced, LeaseLost, NotAcquired, NotReplicated, WouldDeadlock
 from holdfast.observe import Counters
+from support.actors import Fleet
+from support.backends import Backend
+from support.conditions import until
 
 
 async def queue_up(actors, name, **options):
@@ -350,7 +350,7 @@ async def test_all_or_none_without_deadlock(fleet: Fleet):
     # Given callers that name the same locks in different orders
     actors = await fleet.actors(4)
     names = ["a", "b", "c", "d", "e"]
-    inside = {name: 0 for name in names}
+    inside = dict.fromkeys(names, 0)
     most = []
 
     def enter(wanted):

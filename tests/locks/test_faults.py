@@ -9,13 +9,13 @@ import asyncio
 import contextlib
 
 import pytest
+
+from holdfast import Fenced, HoldfastError, NotAcquired
+from holdfast.sync import Holdfast as SyncHoldfast
 from support.actors import Fleet
 from support.backends import Backend
 from support.conditions import until
 from support.faults import FAULTS, Plan, every_pair, every_step, install
-
-from holdfast import Fenced, HoldfastError, NotAcquired
-from holdfast.sync import Holdfast as SyncHoldfast
 
 TTL = 0.6
 QUICK = {"call_timeout": 0.3, "retry_for": 2.0, "waiter_lease": 0.6}
@@ -133,10 +133,8 @@ async def run_with(fleet: Fleet, bystander, plan_of, operation: str) -> bool:
     world = World(fleet, subject, bystander)
     kind = KINDS.get(operation, "lock")
     lease = None
-    try:
+    with contextlib.suppress(HoldfastError, asyncio.CancelledError, KeyboardInterrupt):
         lease = await OPERATIONS[operation](world)
-    except (HoldfastError, asyncio.CancelledError, KeyboardInterrupt):
-        pass
     plan.faults = {}
     where = f"{operation} with {plan.hits}"
     if lease is not None and not lease.lost:
@@ -253,9 +251,5 @@ async def test_a_blocking_twin_survives_a_keyboard_interrupt(valkey: Backend):
         lease = hf.lock("a").try_acquire()
         assert lease is not None
         lease.release()
-        with hf.lock("b"), pytest.raises(NotAcquired):
-            other = SyncHoldfast(valkey.url).open()
-            try:
-                other.lock("b").acquire(wait=0)
-            finally:
-                other.close()
+        with hf.lock("b"), SyncHoldfast(valkey.url) as other, pytest.raises(NotAcquired):
+            other.lock("b").acquire(wait=0)

@@ -18,6 +18,7 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
+
 from support.backends import Backends
 from support.model import CLOCK_KEY, Model, MovedClock
 

@@ -7,6 +7,17 @@ import contextlib
 import threading
 
 import pytest
+
+from holdfast import LeaseLost, NotAcquired, NotReplicated
+from holdfast.engine import keeper as keeper_module
+from holdfast.engine.aio import AsyncDriver
+from holdfast.engine.core import Core
+from holdfast.engine.flow import Detach, call
+from holdfast.engine.keeper import Hold, Keeper
+from holdfast.engine.mux import MuxConnection
+from holdfast.engine.threads import ThreadDriver
+from holdfast.events import Lost, Released, Renewed
+from holdfast.locks.lease import Lease
 from support.actors import ThreadActor
 from support.backends import Backends
 from support.conditions import until
@@ -25,17 +36,6 @@ from support.mutants import (
     place_of,
     settled,
 )
-
-from holdfast import LeaseLost, NotAcquired, NotReplicated
-from holdfast.engine import keeper as keeper_module
-from holdfast.engine.aio import AsyncDriver
-from holdfast.engine.core import Core
-from holdfast.engine.flow import Detach, call
-from holdfast.engine.keeper import Hold, Keeper
-from holdfast.engine.mux import MuxConnection
-from holdfast.engine.threads import ThreadDriver
-from holdfast.events import Lost, Released, Renewed
-from holdfast.locks.lease import Lease
 
 cases = Pitfalls()
 

@@ -6,13 +6,13 @@ import asyncio
 import time
 
 import pytest
-from support.backends import Backends
-from support.conditions import until
-from support.mutants import Case, Pitfalls, World, attempt, fails, holds, lua, must, patch, place_of, waiters
 
 from holdfast import Holdfast
 from holdfast.engine.aio import AsyncDriver
 from holdfast.engine.flow import call
+from support.backends import Backends
+from support.conditions import until
+from support.mutants import Case, Pitfalls, World, attempt, fails, holds, lua, must, patch, place_of, waiters
 
 cases = Pitfalls()
 
@@ -87,7 +87,9 @@ async def the_queue_does_not_outlive_its_waiters(world: World):
     assert all(0 < life <= 100_000 for life in lives), "PITFALL 5: the queue has no TTL"
 
 
-@cases.pitfall(5, goes_to_the_end=lua("locks/acquire", "if not ticket then\n  call('ZADD'", "if true then\n  call('ZADD'"))
+@cases.pitfall(
+    5, goes_to_the_end=lua("locks/acquire", "if not ticket then\n  call('ZADD'", "if true then\n  call('ZADD'")
+)
 async def a_waiter_that_asks_again_has_one_place_and_keeps_it(world: World):
     client = await world.client()
     await client.lock("a").acquire()

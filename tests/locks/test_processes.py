@@ -7,12 +7,12 @@ import signal
 import time
 
 import pytest
-from support.backends import Backend
-from support.conditions import until_blocking
-from support.processes import Worker
 
 from holdfast.sync import Holdfast
 from holdfast.testing import LocalCluster, LocalSentinel
+from support.backends import Backend
+from support.conditions import until_blocking
+from support.processes import Worker
 
 TTL = 1.0
 

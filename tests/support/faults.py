@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Iterator
 from typing import Any
 
-from holdfast.engine.flow import Flow, NotSent, ReplyLost, Send
+from holdfast.engine.flow import Flow, NotSent, ReplyLost, Send, Together
 
 FAULTS = ("reply dropped", "cut before", "silent", "cancel before", "cancel after")
 
@@ -60,6 +60,9 @@ def install(client: Any, plan: Plan) -> None:
     driver = client._open
     real = driver.run
     driver.run = lambda flow: real(plan.around(flow))
+    if hasattr(driver, "_together"):  # the blocking driver starts these itself
+        together = driver._together
+        driver._together = lambda effect: together(Together([plan.around(flow) for flow in effect.flows]))
 
 
 def every_step(fault: str, longest: int = 40) -> Iterator[dict[int, str]]:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 from holdfast.engine.flow import (
+    INTERRUPTED,
     Address,
     Await,
     Detach,
@@ -78,9 +79,11 @@ class AsyncDriver:
                         if connection is None or connection.closed or connection.full:
                             connection = await self._connection(effect)
                         result = await connection.send(effect.payload, effect.replies)
+                    elif type(effect) is Listen and self.hub.listening(effect.channel):
+                        result = False
                     else:
                         result = await self._do(effect)
-                except (NotSent, ReplyLost, asyncio.CancelledError, ConfigurationError) as error:
+                except INTERRUPTED as error:  # every one of them is the flow's to see, so that it can clean up
                     effect = flow.throw(error)
                 else:
                     effect = flow.send(result)

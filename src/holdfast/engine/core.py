@@ -12,12 +12,14 @@ from typing import Any
 from holdfast.engine.aio import AsyncDriver
 from holdfast.engine.clock import Clock, system_clock
 from holdfast.engine.embedded import EmbeddedServer
+from holdfast.engine.flow import NotSent
 from holdfast.engine.keeper import Hold, Keeper
 from holdfast.engine.scripts import Scripts
 from holdfast.engine.signals import Mailbox
 from holdfast.engine.threads import ThreadDriver
 from holdfast.engine.topology import Topology
 from holdfast.engine.url import Target, parse
+from holdfast.errors import Unavailable
 from holdfast.events import Events, Lost, Observer
 from holdfast.keys import Keys
 from holdfast.settings import Settings
@@ -84,12 +86,22 @@ class Core:
             target = parse(f"unix://{self._embedded.socket_path}")
         s = self.settings
         self.topology = Topology(
-            target, connect_timeout=s.connect_timeout, call_timeout=s.call_timeout, client_name="holdfast"
-        )
+            target, connect_timeout=s.connect_timeout, call_timeout=s.call_timeout, client_name="holdfast",
+            revive=self._revive_embedded if self._embedded is not None else None,
+        )  # fmt: skip
         self.keeper = Keeper(
             clock=self.clock, scripts=self.scripts, emit=self.events.emit, driver=self.async_driver,
             on_lost=self.end_lost, watch_primary=target.kind == "sentinel",
         )  # fmt: skip
+
+    def _revive_embedded(self) -> None:
+        embedded = self._embedded
+        if embedded is None or self.forked:
+            return
+        try:
+            embedded.ensure_running(timeout=max(1.0, self.settings.retry_for))
+        except Unavailable as error:
+            raise NotSent(str(error)) from error
 
     def async_driver(self) -> AsyncDriver:
         s = self.settings

@@ -10,6 +10,7 @@ follows the topology, and repeats after a lost reply only what its script's head
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import Generator, Sequence
 from typing import Any, TypeVar
@@ -31,6 +32,10 @@ from holdfast.errors import (
 T = TypeVar("T")
 Flow = Generator["Effect", Any, T]
 Address = tuple[str, int]
+
+
+INTERRUPTED = (Exception, asyncio.CancelledError, KeyboardInterrupt, SystemExit)
+"""Whatever can end an operation early and still lets it clean up: everything but the closing of its generator."""
 
 
 class NotSent(Exception):

@@ -19,7 +19,8 @@ from holdfast.engine.flow import NotSent, ReplyLost
 
 SWEEP = 0.05
 EARLY = 16
-"""With so many unsent, write before the turn of the loop ends: the server works while the rest is still being made."""
+"""With so many unsent, write before the turn of the loop ends: the server works while the rest is still being made.
+The first request on an idle connection is written at once for the same reason."""
 
 
 class Pending:
@@ -84,10 +85,11 @@ class MuxConnection(asyncio.Protocol):
             raise NotSent("the connection was closed")
         future = self._loop.create_future()
         deadline = self._loop.time() + (timeout or self._timeout)
+        idle = not self._line
         self._line.append(Pending(future, replies - 1, deadline))
         self._unsent.append(payload)
         self._unsent_count += 1
-        if self._unsent_count >= EARLY:
+        if idle or self._unsent_count >= EARLY:
             self._write()
         elif not self._flushing:
             self._flushing = True

@@ -13,6 +13,7 @@ import hiredis
 import redis
 
 from holdfast.engine.flow import (
+    INTERRUPTED,
     Address,
     Await,
     Detach,
@@ -33,6 +34,7 @@ from holdfast.errors import ConfigurationError
 
 T = TypeVar("T")
 READ = 65536
+BATCH = 256
 
 
 class Wire:
@@ -115,7 +117,7 @@ class ThreadDriver:
             while True:
                 try:
                     result = self._send(effect) if type(effect) is Send else self._do(effect)
-                except (NotSent, ReplyLost, ConfigurationError, KeyboardInterrupt, SystemExit) as error:
+                except INTERRUPTED as error:  # every one of them is the flow's to see, so that it can clean up
                     effect = flow.throw(error)
                 else:
                     effect = flow.send(result)
@@ -178,56 +180,38 @@ class ThreadDriver:
     def _together(self, effect: Together) -> list[Any]:
         """First sends of all flows leave together; whoever needs more steps goes on alone."""
         results: list[Any] = [None] * len(effect.flows)
-        batches: dict[Address, list[tuple[int, Flow[Any], Send]]] = {}
-        for index, flow in enumerate(effect.flows):
-            try:
+        started: dict[int, Flow[Any]] = {}
+        batches: dict[Address, list[tuple[int, Send]]] = {}
+        try:
+            for index, flow in enumerate(effect.flows):
+                started[index] = flow
                 first = next(flow)
-            except StopIteration as stop:
-                results[index] = stop.value
-                continue
-            except Exception as error:
-                results[index] = error
-                continue
-            address = self.topology.address(first.tag) if isinstance(first, Send) else None
-            if isinstance(first, Send) and first.replies == 1 and address is not None:
-                batches.setdefault(address, []).append((index, flow, first))
-            else:
-                results[index] = self._result(self._chain(flow, first))
-        for address, batch in batches.items():
-            for start in range(0, len(batch), 256):
-                self._send_batch(address, batch[start : start + 256], results)
+                address = self.topology.address(first.tag) if isinstance(first, Send) else None
+                if isinstance(first, Send) and first.replies == 1 and address is not None:
+                    batches.setdefault(address, []).append((index, first))
+                else:
+                    results[index] = self._result(_chain(started.pop(index), first))
+            for address, batch in batches.items():
+                for at in range(0, len(batch), BATCH):
+                    self._send_batch(address, batch[at : at + BATCH], started, results)
+        except (KeyboardInterrupt, SystemExit) as error:
+            for flow in started.values():  # each of them may have taken something
+                self._finish(_chain(flow, None, error))
+            raise
         return results
 
-    def _send_batch(self, address: Address, batch: list[tuple[int, Flow[Any], Send]], results: list[Any]) -> None:
-        payload = b"".join(send.payload for _, _, send in batch)
+    def _send_batch(
+        self, address: Address, batch: list[tuple[int, Send]], started: dict[int, Flow[Any]], results: list[Any]
+    ) -> None:
+        payload = b"".join(send.payload for _, send in batch)
         try:
             answers: list[Any] = self._exchange(address, payload, len(batch))
         except (NotSent, ReplyLost) as error:
             answers = [error] * len(batch)
-        for (index, flow, _), answer in zip(batch, answers, strict=True):
-            results[index] = self._result(self._resume(flow, answer))
-
-    def _resume(self, flow: Flow[T], answer: Any) -> Flow[T]:
-        """Go on with a started flow, as a flow."""
-        lost = isinstance(answer, (NotSent, ReplyLost))
-        try:
-            effect = flow.throw(answer) if lost else flow.send(answer)
-        except StopIteration as stop:
-            return stop.value  # type: ignore[no-any-return]
-        return (yield from self._chain(flow, effect))
-
-    @staticmethod
-    def _chain(flow: Flow[T], effect: Effect) -> Flow[T]:
-        while True:
-            try:
-                result = yield effect
-            except (NotSent, ReplyLost, ConfigurationError) as error:
-                effect = flow.throw(error)
-                continue
-            try:
-                effect = flow.send(result)
-            except StopIteration as stop:
-                return stop.value  # type: ignore[no-any-return]
+        for (index, _), answer in zip(batch, answers, strict=True):
+            lost = answer if isinstance(answer, (NotSent, ReplyLost)) else None
+            results[index] = self._result(_chain(started[index], None, lost, answer))
+            del started[index]
 
     def _result(self, flow: Flow[Any]) -> Any:
         try:
@@ -271,3 +255,17 @@ class ThreadDriver:
         for wires in self._free.values():
             while wires:
                 wires.pop().close()
+
+
+def _chain(flow: Flow[T], effect: Effect | None, error: BaseException | None = None, answer: Any = None) -> Flow[T]:
+    """Go on with a flow that was started elsewhere, as a flow: from an effect it yielded, an error or an answer."""
+    while True:
+        if effect is not None:
+            try:
+                answer, error = (yield effect), None
+            except INTERRUPTED as problem:
+                error = problem
+        try:
+            effect = flow.throw(error) if error is not None else flow.send(answer)
+        except StopIteration as stop:
+            return stop.value  # type: ignore[no-any-return]

@@ -7,7 +7,7 @@ redis-py makes every connection; its retries are off, because a retry below us w
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import redis
@@ -26,8 +26,13 @@ _FATAL = (redis.exceptions.AuthenticationError, redis.exceptions.NoPermissionErr
 class Topology:
     """Where each tag lives. Thread-safe: the callers, the keeper and the signal hub share one."""
 
-    def __init__(self, target: Target, *, connect_timeout: float, call_timeout: float, client_name: str) -> None:
+    def __init__(
+        self, target: Target, *, connect_timeout: float, call_timeout: float, client_name: str,
+        revive: Callable[[], None] | None = None,
+    ) -> None:  # fmt: skip
         self.target = target
+        self._revive = revive
+        """Starts the embedded server again, should somebody have killed it."""
         self._options: dict[str, Any] = {
             **target.options,
             "socket_connect_timeout": connect_timeout,
@@ -73,6 +78,8 @@ class Topology:
         with self._lock:
             if seen != self.generation:
                 return
+            if self._revive is not None:
+                self._revive()
             if self.target.kind == "sentinel":
                 self._primary = self._ask_sentinels()
             elif self.target.kind == "cluster":

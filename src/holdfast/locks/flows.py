@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 from hiredis import ReplyError
 
 from holdfast.engine.core import Core
-from holdfast.engine.flow import Await, Detach, Flow, Listen, NotSent, ReplyLost, Send, Together, call
+from holdfast.engine.flow import INTERRUPTED, Await, Detach, Flow, Listen, NotSent, ReplyLost, Send, Together, call
 from holdfast.engine.keeper import Hold
 from holdfast.engine.resp import pack
 from holdfast.engine.status import Status
@@ -36,7 +36,7 @@ def acquire(core: Core, spec: Spec, wait: float | None, home: Home) -> Flow[Hold
         hold = yield from _ask_until(core, spec, wait, home, token, started)
         if hold is not None and spec.replicas:
             yield from _confirm_replicas(core, spec, hold)
-    except BaseException:
+    except INTERRUPTED:
         yield Detach(_give_back(core, spec, token))
         raise
     finally:
@@ -183,7 +183,7 @@ def release(core: Core, spec: Spec, hold: Hold) -> Flow[None]:
             "The release got no answer",
             operation="locks/release", key=place.name, elapsed=core.clock() - started,
         ) from error  # fmt: skip
-    except BaseException:
+    except INTERRUPTED:
         yield Detach(_give_back(core, spec, hold.token))
         raise
     now = core.clock()
@@ -227,7 +227,7 @@ def try_all(core: Core, specs: Sequence[Spec], home: Home) -> Flow[list[Hold | N
         for result in results:
             if isinstance(result, BaseException) and not isinstance(result, NotAcquired):
                 raise result
-    except BaseException:
+    except INTERRUPTED:
         # Cancelled in the middle, some may be granted already: they are in `holds`, wherever the others are.
         yield Detach(release_all(core, specs, holds))
         raise
@@ -250,7 +250,7 @@ def acquire_all(core: Core, specs: Sequence[Spec], wait: float | None, home: Hom
         for spec in specs[kept:]:
             left = None if wait is None else max(0.0, wait - (core.clock() - started))
             held.append((yield from acquire(core, spec, left, home)))
-    except BaseException:
+    except INTERRUPTED:
         yield Detach(release_all(core, specs, held))
         raise
     return [hold for hold in held if hold is not None]
