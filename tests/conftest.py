@@ -5,6 +5,7 @@ import threading
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
+
 from support.actors import Fleet
 from support.backends import NAMES, Backend, Backends
 

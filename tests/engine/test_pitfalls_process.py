@@ -13,6 +13,16 @@ from types import SimpleNamespace
 
 import pytest
 from redis.crc import key_slot
+
+import holdfast
+from holdfast.engine import url as url_module
+from holdfast.engine.flow import Send
+from holdfast.engine.keeper import Keeper
+from holdfast.engine.resp import pack
+from holdfast.engine.url import Target
+from holdfast.keys import Keys, decode, id_bytes
+from holdfast.locks import spec as spec_module
+from holdfast.testing.ports import free_port
 from support.backends import Backends
 from support.mutants import (
     Case,
@@ -26,16 +36,6 @@ from support.mutants import (
     patch,
     place_of,
 )
-
-import holdfast
-from holdfast.engine import url as url_module
-from holdfast.engine.flow import Send
-from holdfast.engine.keeper import Keeper
-from holdfast.engine.resp import pack
-from holdfast.engine.url import Target
-from holdfast.keys import Keys, decode, id_bytes
-from holdfast.locks import spec as spec_module
-from holdfast.testing.ports import free_port
 
 cases = Pitfalls()
 

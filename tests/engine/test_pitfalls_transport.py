@@ -7,9 +7,6 @@ import contextlib
 
 import pytest
 import redis
-from support.backends import Backends
-from support.conditions import until
-from support.mutants import Bug, Case, Pitfalls, World, fails, holds, lua, must, patch, place_of
 
 from holdfast import Holdfast, HoldfastError, Indeterminate, ServerFull, UnsafeServer
 from holdfast.engine import checks, flow
@@ -19,6 +16,9 @@ from holdfast.engine.threads import ThreadDriver
 from holdfast.events import Renewed
 from holdfast.testing import LocalServer
 from holdfast.testing.sentinel import SentinelNode
+from support.backends import Backends
+from support.conditions import until
+from support.mutants import Bug, Case, Pitfalls, World, fails, holds, lua, must, patch, place_of
 
 cases = Pitfalls()
 

@@ -24,8 +24,6 @@ from typing import Any, NamedTuple, Self
 
 import pytest
 import redis
-from support.backends import Backends
-from support.conditions import until
 
 import holdfast
 import holdfast.sync
@@ -34,6 +32,8 @@ from holdfast.engine.scripts import Scripts
 from holdfast.locks.lock import Lock
 from holdfast.locks.spec import Place
 from holdfast.testing import FaultProxy, LocalServer
+from support.backends import Backends
+from support.conditions import until
 
 Bug = Callable[["World"], None]
 Check = Callable[["World"], Awaitable[None]]
