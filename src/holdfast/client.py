@@ -14,7 +14,7 @@ from holdfast.engine.checks import check_server, command
 from holdfast.engine.core import Core
 from holdfast.errors import ConfigurationError
 from holdfast.events import Observer
-from holdfast.keys import SHARDS, Id
+from holdfast.keys import Id
 from holdfast.locks import admin, flows
 from holdfast.locks.inspect import AuditEntry, LockInfo
 from holdfast.locks.lease import Lease
@@ -216,9 +216,7 @@ class Holdfast:
 
     def guard_key(self, resource: Id, suffix: str) -> str:
         """A key of yours in the slot where `guarded` keeps the fence of this resource."""
-        where = place(self._core, "lock", resource)
-        shard = where.tag.rpartition(".")[2]
-        return f"{self._core.keys.base(self._core.keys.tag('guards', int(shard) % SHARDS))}{where.name}:{suffix}"
+        return admin.guard_key(self._core, resource, f"data:{suffix}")
 
     # -- inside -------------------------------------------------------------------------------------------------
 

@@ -1,6 +1,6 @@
 """The only place that builds a key.
 
-    hf:{locks.17}:lock:report:42
+    hf:{locks.19}:lock:report:42
     │   │     │   │    └ id, encoded one-to-one
     │   │     │   └ what the key holds
     │   │     └ shard: crc32(id) % 64

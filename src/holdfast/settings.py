@@ -76,7 +76,9 @@ class Settings:
                 values[name] = _from_text(name, kind, text)
         for name, value in (overrides or {}).items():
             if name not in known:
-                raise ConfigurationError(f"there is no setting {name!r}; the settings are {', '.join(sorted(known))}")
+                raise ConfigurationError(
+                    f"remove {name!r}: there is no such setting. There are: {', '.join(sorted(known))}"
+                )
             values[name] = value
         return cls(**values)
 
@@ -84,9 +86,11 @@ class Settings:
 def _from_toml(path: Path, known: Mapping[str, str]) -> dict[str, Any]:
     try:
         table = tomllib.loads(path.read_text("utf-8"))
-    except (OSError, tomllib.TOMLDecodeError) as error:
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise ConfigurationError(f"mend the configuration file {path}: {error}") from None
     table = table.get("holdfast", table)
+    if not isinstance(table, dict):
+        raise ConfigurationError(f"mend the configuration file {path}: [holdfast] must be a table")
     for name in table:
         if name not in known:
             raise ConfigurationError(f"remove {name!r} from {path}: there is no such setting")

@@ -68,7 +68,7 @@ def keeper_among_the_callers(world: World) -> None:
     """Renewal is a task of the callers' loop, on the callers' connection."""
 
     def start(keeper: Keeper) -> None:
-        keeper._thread = SimpleNamespace(is_alive=lambda: True, join=lambda timeout: None)
+        keeper._thread = SimpleNamespace(is_alive=lambda: False)
         keeper._make_driver = lambda: world.clients[-1]._open
         world.start(keeper._main())
 
@@ -98,7 +98,7 @@ async def a_blocking_reader_does_not_hold_up_renewals(world: World):
 
 
 CHILD_OF_A_WORKER = """
-import json, os, sys
+import json, os, signal, sys
 from holdfast.engine.checks import command
 from holdfast.sync import Holdfast
 
@@ -110,6 +110,7 @@ with Holdfast(sys.argv[1]) as hf:
     report = {"parent": connection(hf)}
     read, write = os.pipe()
     if os.fork() == 0:
+        signal.alarm(10)
         got = hf.lock("a").try_acquire()
         os.write(write, json.dumps({"child": connection(hf), "got": got is not None, "lost": lease.lost_reason}).encode())
         os._exit(0)

@@ -52,8 +52,8 @@ async def test_a_missing_server_is_told_within_its_time():
 
 
 async def test_passwords_and_users():
-    with LocalServer(config={"requirepass": "open sesame"}) as server:
-        good = f"redis://:open%20sesame@127.0.0.1:{server.port}"
+    with LocalServer(config={"requirepass": "open-sesame"}) as server:
+        good = f"redis://:open-sesame@127.0.0.1:{server.port}"
         async with Holdfast(good) as hf, hf.lock("a"):
             assert "sesame" not in repr(hf)
         with SyncHoldfast(good) as hf, hf.lock("a"):

@@ -9,6 +9,7 @@ import aiosqlite
 import psycopg
 import pytest
 import sqlalchemy
+import sqlalchemy.orm
 
 from holdfast import ConfigurationError, Fenced, SqlGuard
 from holdfast.sync import Holdfast
@@ -142,10 +143,15 @@ def test_without_the_guard_the_late_write_wins(tmp_path, valkey):
     database.close()
 
 
+class Unknown:
+    def execute(self, *_):
+        raise AssertionError("not reached")
+
+
 def test_bad_use_is_told(tmp_path):
     with pytest.raises(ConfigurationError, match="plain table name"):
         SqlGuard("fences; drop table x")
     with pytest.raises(ConfigurationError, match="paramstyle"):
         SqlGuard().statement("pyformat")
     with pytest.raises(ConfigurationError, match="SqlGuard.statement"):
-        SqlGuard().check(object(), "a", 1)
+        SqlGuard().check(Unknown(), "a", 1)

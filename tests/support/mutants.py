@@ -198,7 +198,8 @@ class World:
         async def end() -> None:
             if process.returncode is None:
                 process.kill()
-            await process.communicate()
+            with contextlib.suppress(TimeoutError):  # a child of its own may still have the other end
+                await asyncio.wait_for(process.communicate(), 5)
 
         self._stack.push_async_callback(end)
         return process

@@ -175,7 +175,7 @@ class AsyncDriver:
             await self.refresh("unknown")
             address = self.topology.address(effect.tag)
             if address is None:
-                raise NotSent("no server is known for this shard yet")
+                raise NotSent(f"no server is known for this shard yet: {self.topology.problem}")
         connection = self._shared.get(address)
         if connection is None or connection.closed:
             task = self._connecting.get(address)
@@ -209,7 +209,7 @@ class AsyncDriver:
         try:
             await made.connect()
         except Exception as error:
-            raise connect_problem(error, self.topology.target.shown) from error
+            raise connect_problem(error, self.topology.target) from error
         connection = MuxConnection(timeout=self._timeout, in_flight=self._in_flight, on_lost=on_lost)
         connection.adopt(made)
         return connection

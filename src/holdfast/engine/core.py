@@ -57,7 +57,9 @@ class Core:
         self._pid = os.getpid()
         self.client_id = secrets.token_hex(8)
         self._random: list[str] = []
-        self.owner = f"{socket.gethostname()} {os.getpid()} {self.settings.name}".rstrip()
+        # Free text from outside: one line, and nothing that the wire cannot carry.
+        label = " ".join(self.settings.name.encode("utf-8", "replace").decode().split())
+        self.owner = f"{socket.gethostname()} {os.getpid()} {label}".rstrip()
 
     @property
     def forked(self) -> bool:
@@ -90,7 +92,7 @@ class Core:
             revive=self._revive_embedded if self._embedded is not None else None,
         )  # fmt: skip
         self.keeper = Keeper(
-            clock=self.clock, scripts=self.scripts, emit=self.events.emit, driver=self.async_driver,
+            clock=self.clock, scripts=self.scripts, events=self.events, driver=self.async_driver,
             on_lost=self.end_lost, watch_primary=target.kind == "sentinel",
         )  # fmt: skip
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import re
 from collections.abc import Generator, Sequence
 from typing import Any, TypeVar
 
@@ -130,6 +131,7 @@ _REFRESH = {"READONLY", "CLUSTERDOWN", "MASTERDOWN"}
 _LATER = {"TRYAGAIN", "LOADING", "BUSY", "NOREPLICAS", "MISCONF"}
 _SETUP = {"NOAUTH", "WRONGPASS", "NOPERM"}
 _ASKING = pack(b"ASKING")
+_ASK = re.compile(r"ASK \d+ (.+):(\d+)")
 
 BACKOFF_FIRST = 0.02
 BACKOFF_MOST = 1.0
@@ -137,7 +139,7 @@ BACKOFF_MOST = 1.0
 
 def backoff(attempt: int) -> float:
     """Seconds to wait before attempt number `attempt` + 1, with jitter so that a fleet does not return as one."""
-    return min(BACKOFF_MOST, BACKOFF_FIRST * 2.0**attempt) * (0.5 + random.random() / 2)  # noqa: S311
+    return min(BACKOFF_MOST, BACKOFF_FIRST * 2.0 ** min(attempt, 16)) * (0.5 + random.random() / 2)  # noqa: S311
 
 
 def call(
@@ -176,7 +178,12 @@ def call(
             if not isinstance(reply, ReplyError):
                 return reply  # type: ignore[no-any-return]
             problem = reply
-            effect, wait = yield from _after_error(script, tag, payload, str(reply), key)
+            try:
+                effect, wait = yield from _after_error(script, tag, payload, str(reply), key, again=effect.replies > 1)
+            except HoldfastError as error:
+                if unknown:  # refused now, but an attempt before may have gone through
+                    raise _gave_up(True, error, script.name, key, clock() - started) from error
+                raise
         if clock() >= until:
             raise _gave_up(unknown, problem, script.name, key, clock() - started) from problem
         if wait or attempt > 8:
@@ -184,17 +191,21 @@ def call(
         attempt += 1
 
 
-def _after_error(script: Script, tag: str, payload: bytes, text: str, key: str) -> Flow[tuple[Send, bool]]:
+def _after_error(
+    script: Script, tag: str, payload: bytes, text: str, key: str, *, again: bool
+) -> Flow[tuple[Send, bool]]:
     """What to send after an error reply, and whether to wait before that."""
-    word, _, rest = text.partition(" ")
+    word = text.partition(" ")[0]
     if word == "NOSCRIPT":
-        return Send(tag, script.pack_load() + payload, replies=2), False
+        # Where SCRIPT LOAD is not allowed or was flushed again, the whole script goes along.
+        return (Send(tag, script.as_eval(payload)) if again else Send(tag, script.pack_load() + payload, 2)), again
     if word == "MOVED":
         yield Refresh(text)
         return Send(tag, payload), False
     if word == "ASK":
-        host, _, port = rest.split(" ")[1].rpartition(":")
-        return Send(tag, _ASKING + payload, replies=2, node=(host, int(port))), False
+        place = _ASK.fullmatch(text)
+        if place:
+            return Send(tag, _ASKING + payload, replies=2, node=(place[1], int(place[2]))), False
     if word in _REFRESH or "-READONLY" in text:
         yield Refresh(word)
         return Send(tag, payload), True

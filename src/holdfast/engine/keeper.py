@@ -19,7 +19,7 @@ from holdfast.engine.clock import Clock
 from holdfast.engine.flow import call
 from holdfast.engine.scripts import Scripts
 from holdfast.errors import HoldfastError
-from holdfast.events import ClockJumped, Event, Renewed, RenewFailed
+from holdfast.events import ClockJumped, Events, Renewed, RenewFailed
 
 T = TypeVar("T")
 
@@ -28,6 +28,7 @@ TICK = 0.25
 IDLE_TICKS = 8
 CHUNK = 256
 JUMP = 1.0
+ORPHAN = 5.0
 SENTINEL_CHECK = 1.0
 
 
@@ -35,7 +36,8 @@ class Hold:
     """What the process knows of one right it holds: until when, and how to keep it. No I/O."""
 
     __slots__ = (
-        "_lock", "_watchers", "abandoned", "bucket", "deadline", "ends", "entry", "fence", "given_up", "group", "home",
+        "_lock", "_watchers", "abandoned", "adopted", "bucket", "deadline", "ends", "entry", "fence", "given_up", "group",
+        "home",
         "key",
         "lost_reason", "name", "over", "renewing", "renews", "span", "started", "token", "ttl", "waited",
     )  # fmt: skip
@@ -68,8 +70,9 @@ class Hold:
         """Under which lock and owner it is found for re-entry."""
         self.bucket = 0
         self.renewing = False
-        self.abandoned = True
-        """Nobody can release it: a lease takes it over at once, and only then is it renewed."""
+        self.adopted = False
+        self.abandoned = False
+        """Nobody can release it any more. A lease adopts it at once; one that is never adopted is abandoned too."""
         self.given_up = False
         self.over = False
         self.lost_reason = ""
@@ -112,12 +115,12 @@ class Keeper:
     """Start it with the first hold; it ends with `close`."""
 
     def __init__(
-        self, *, clock: Clock, scripts: Scripts, emit: Callable[[Event], None], driver: Callable[[], AsyncDriver],
+        self, *, clock: Clock, scripts: Scripts, events: Events, driver: Callable[[], AsyncDriver],
         on_lost: Callable[[Hold], None], watch_primary: bool,
     ) -> None:  # fmt: skip
         self._clock = clock
         self._scripts = scripts
-        self._emit = emit
+        self._events = events
         self._make_driver = driver
         self._on_lost = on_lost
         self._watch_primary = watch_primary
@@ -224,19 +227,20 @@ class Keeper:
         idle = 0
         while not self._closing:
             self._wake.clear()
-            due, nearest = self._due()
+            due = self._due()
             self._look(due)
-            idle = 0 if nearest is not None or due else idle + 1
-            await self._rest(nearest, park=idle > IDLE_TICKS)
+            idle = 0 if self._buckets or due else idle + 1
+            await self._rest(park=idle > IDLE_TICKS)
         if watcher is not None:
             watcher.cancel()
         await self._driver.close()
 
-    async def _rest(self, nearest: float | None, *, park: bool) -> None:
+    async def _rest(self, *, park: bool) -> None:
         """Sleep until the next bucket, a wake-up, or one tick: ticking spares the callers most wake-ups."""
         now = self._clock()
-        rest = TICK if nearest is None else min(TICK, max(0.0, nearest - now))
         with self._lock:
+            nearest = min(self._buckets) * BUCKET if self._buckets else None
+            rest = TICK if nearest is None else min(TICK, max(0.0, nearest - now))
             self._parked = park and not self._buckets
             self._next = now + rest
         if self._parked:
@@ -247,14 +251,13 @@ class Keeper:
         await self._wake.wait()
         timer.cancel()
 
-    def _due(self) -> tuple[list[Hold], float | None]:
+    def _due(self) -> list[Hold]:
         limit = int(self._clock() / BUCKET)
         due: list[Hold] = []
         with self._lock:
             for number in [n for n in self._buckets if n <= limit]:
                 due.extend(self._buckets.pop(number))
-            nearest = min(self._buckets) * BUCKET if self._buckets else None
-        return due, nearest
+        return due
 
     def _look(self, due: Iterable[Hold]) -> None:
         now = self._clock()
@@ -270,7 +273,7 @@ class Keeper:
                 self._again(hold, now)
             elif hold.ends is not None and hold.deadline >= hold.ends:
                 self._again(hold, now, hold.deadline)
-            elif hold.abandoned or not hold.home():
+            elif hold.abandoned or not hold.home() or (not hold.adopted and now - hold.started > ORPHAN):
                 hold.given_up = True
                 self._again(hold, now)
             elif when <= now:
@@ -292,6 +295,8 @@ class Keeper:
         with self._lock:
             if not hold.over:
                 self._put(hold, when)
+        if when < self._next:
+            self._wake.set()
 
     @staticmethod
     def _end_reason(hold: Hold) -> str:
@@ -333,7 +338,8 @@ class Keeper:
             )
         except HoldfastError as error:
             for hold in holds:
-                self._emit(RenewFailed(hold.name, hold.fence, str(error)))
+                if self._events:
+                    self._events.emit(RenewFailed(hold.name, hold.fence, str(error)))
                 self._rebucket(hold, hold.deadline, hold.span)
             return
         self._check_clock(int(reply[1]) / 1000, asked)
@@ -342,7 +348,8 @@ class Keeper:
                 continue
             if kept:
                 self._rebucket(hold, asked + span, span)
-                self._emit(Renewed(hold.name, hold.fence, span))
+                if self._events:
+                    self._events.emit(Renewed(hold.name, hold.fence, span))
             else:
                 self._lose(hold, "taken away")
 
@@ -360,7 +367,8 @@ class Keeper:
         """Leases end by the server's clock. When it jumps against ours, holders may overlap: say so."""
         offset = server - local
         if self._offset is not None and abs(offset - self._offset) > JUMP + self._clock() - local:
-            self._emit(ClockJumped(offset - self._offset))
+            if self._events:
+                self._events.emit(ClockJumped(offset - self._offset))
             self._offset = offset
         elif self._offset is None:
             self._offset = offset

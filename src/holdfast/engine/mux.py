@@ -18,6 +18,7 @@ import hiredis
 from holdfast.engine.flow import NotSent, ReplyLost
 
 SWEEP = 0.05
+NOTHING: Any = object()
 EARLY = 16
 """With so many unsent, write before the turn of the loop ends: the server works while the rest is still being made.
 The first request on an idle connection is written at once for the same reason."""
@@ -44,7 +45,7 @@ class MuxConnection(asyncio.Protocol):
         self._limit = in_flight
         self._on_lost = on_lost
         self._loop = asyncio.get_running_loop()
-        self._reader = hiredis.Reader()
+        self._reader = hiredis.Reader(notEnoughData=NOTHING)
         self._line: deque[Pending] = deque()
         self._unsent: list[bytes] = []
         self._unsent_count = 0
@@ -75,7 +76,13 @@ class MuxConnection(asyncio.Protocol):
         while self.full and not self.closed:
             waiter = self._loop.create_future()
             self._room.append(waiter)
-            await waiter
+            try:
+                await waiter
+            except asyncio.CancelledError:
+                if waiter in self._room:
+                    self._room.remove(waiter)
+                self._open_room()  # if the place was just given to us, it is the next one's
+                raise
         if self.closed:
             raise NotSent("the connection was closed")
 
@@ -116,7 +123,7 @@ class MuxConnection(asyncio.Protocol):
         reader, line = self._reader, self._line
         reader.feed(data)
         try:
-            while (reply := reader.gets()) is not False:
+            while (reply := reader.gets()) is not NOTHING:
                 if not line:
                     return self.abort(ReplyLost("the server sent a reply that nobody asked for"))
                 pending = line[0]
@@ -132,10 +139,12 @@ class MuxConnection(asyncio.Protocol):
             self._open_room()
 
     def _open_room(self) -> None:
-        for _ in range(min(len(self._room), max(0, self._limit - len(self._line)))):
+        free = 0 if self._paused else self._limit - len(self._line)
+        while self._room and free > 0:
             waiter = self._room.popleft()
             if not waiter.done():
                 waiter.set_result(None)
+                free -= 1
 
     def pause_writing(self) -> None:
         self._paused = True
@@ -191,7 +200,7 @@ class MuxConnection(asyncio.Protocol):
     async def close(self) -> None:
         """Close after the replies that are still expected, waiting for them no longer than their time-outs."""
         self._flush()
-        if self._line and not self.closed:
-            last = self._line[-1].future
-            await asyncio.wait([last], timeout=self._timeout)
-        self.abort(NotSent("the client was closed"))
+        expected = [pending.future for pending in self._line if not pending.future.done()]
+        if expected and not self.closed:
+            await asyncio.wait(expected, timeout=self._timeout)
+        self.abort(ReplyLost("the client was closed"))

@@ -43,6 +43,12 @@ class Script:
     def pack(self, keys: Sequence[Arg], args: Sequence[Arg]) -> bytes:
         return pack(b"EVALSHA", self.sha, len(keys), *keys, *args)
 
+    def as_eval(self, payload: bytes) -> bytes:
+        """The same call with the script's text instead of its digest."""
+        text = self.source.encode()
+        sha = pack(b"EVALSHA", self.sha)[4:]
+        return payload.replace(sha, pack(b"EVAL", text)[4:], 1)
+
     def pack_load(self) -> bytes:
         return pack(b"SCRIPT", b"LOAD", self.source)
 

@@ -15,6 +15,7 @@ from typing import Any
 import hiredis
 
 from holdfast.engine.flow import Address, NotSent, backoff
+from holdfast.engine.mux import NOTHING
 from holdfast.engine.resp import pack
 
 LOOK = "look"
@@ -90,7 +91,7 @@ class _Subscribed(asyncio.Protocol):
 
     def __init__(self, hub: SignalHub) -> None:
         self._hub = hub
-        self._reader = hiredis.Reader()
+        self._reader = hiredis.Reader(notEnoughData=NOTHING)
         self.transport: asyncio.Transport | None = None
         self.made_by: Any = None
         self.confirmed: dict[str, asyncio.Future[None]] = {}
@@ -98,7 +99,7 @@ class _Subscribed(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self._reader.feed(data)
-        while (reply := self._reader.gets()) is not False:
+        while (reply := self._reader.gets()) is not NOTHING:
             if isinstance(reply, hiredis.ReplyError):
                 self.drop(NotSent(str(reply)))
                 return

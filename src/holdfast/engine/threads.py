@@ -28,6 +28,7 @@ from holdfast.engine.flow import (
     Together,
 )
 from holdfast.engine.keeper import Keeper
+from holdfast.engine.mux import NOTHING
 from holdfast.engine.signals import Mailbox
 from holdfast.engine.topology import Topology, connect_problem
 from holdfast.errors import ConfigurationError
@@ -44,7 +45,7 @@ class Wire:
         made.connect()
         self._made = made
         self._socket: Any = made._get_socket()
-        self._reader = hiredis.Reader()
+        self._reader = hiredis.Reader(notEnoughData=NOTHING)
 
     def exchange(self, payload: bytes, replies: int) -> list[Any]:
         """Send, then read. On any failure the connection is closed: a late reply must not reach the next caller."""
@@ -54,13 +55,15 @@ class Wire:
             reader, recv = self._reader, self._socket.recv
             while len(answers) < replies:
                 reply = reader.gets()
-                if reply is not False:
+                if reply is not NOTHING:
                     answers.append(reply)
                     continue
                 data = recv(READ)
                 if not data:
                     raise OSError("closed by the server")
                 reader.feed(data)
+            if reader.gets() is not NOTHING:
+                raise OSError("a reply that nobody asked for")
             return answers
         except BaseException as error:
             self.close()
@@ -184,8 +187,15 @@ class ThreadDriver:
         batches: dict[Address, list[tuple[int, Send]]] = {}
         try:
             for index, flow in enumerate(effect.flows):
+                try:
+                    first = next(flow)
+                except StopIteration as stop:
+                    results[index] = stop.value
+                    continue
+                except Exception as error:
+                    results[index] = error
+                    continue
                 started[index] = flow
-                first = next(flow)
                 address = self.topology.address(first.tag) if isinstance(first, Send) else None
                 if isinstance(first, Send) and first.replies == 1 and address is not None:
                     batches.setdefault(address, []).append((index, first))
@@ -227,7 +237,7 @@ class ThreadDriver:
             self._refresh()
             address = self.topology.address(effect.tag)
             if address is None:
-                raise NotSent("no server is known for this shard yet")
+                raise NotSent(f"no server is known for this shard yet: {self.topology.problem}")
         return self._exchange(address, effect.payload, effect.replies)[-1]
 
     def _exchange(self, address: Address, payload: bytes, replies: int) -> list[Any]:
@@ -240,7 +250,7 @@ class ThreadDriver:
             try:
                 wire = Wire(self.topology.connection(address))
             except (redis.RedisError, OSError) as error:
-                raise connect_problem(error, self.topology.target.shown) from error
+                raise connect_problem(error, self.topology.target) from error
         answers = wire.exchange(payload, replies)
         if self._closed:
             wire.close()

@@ -49,7 +49,19 @@ class Topology:
         self._tags: dict[str, Address] = {}
         self._known: list[Address] = list(target.hosts)
         self.generation = 0
-        """Goes up when a primary moved; connections made under an older one ask again."""
+        """Goes up with every answer, so that of many who ask at once only one does."""
+        self.problem = "nobody was asked yet"
+        self._check_options()
+
+    def _check_options(self) -> None:
+        """redis-py takes what stands in a URL's query as it is, and fails much later."""
+        try:
+            self.connection(("localhost", 1))
+            self.aio_connection(("localhost", 1))
+        except (TypeError, ValueError, redis.RedisError) as error:
+            raise ConfigurationError(
+                f"mend the options after `?` in {self.target.shown}: {self.target.redact(str(error))}"
+            ) from None
 
     @property
     def local(self) -> bool:
@@ -80,11 +92,15 @@ class Topology:
                 return
             if self._revive is not None:
                 self._revive()
-            if self.target.kind == "sentinel":
-                self._primary = self._ask_sentinels()
-            elif self.target.kind == "cluster":
-                self._slots = self._ask_cluster()
-                self._tags = {}
+            try:
+                if self.target.kind == "sentinel":
+                    self._primary = self._ask_sentinels()
+                elif self.target.kind == "cluster":
+                    self._slots = self._ask_cluster()
+                    self._tags = {}
+            except NotSent as error:
+                self.problem = str(error)
+                raise
             self.generation += 1
 
     def _ask_sentinels(self) -> Address:
@@ -108,7 +124,7 @@ class Topology:
                 self._known.insert(0, place)
                 return address
             except _FATAL as error:
-                raise ConfigurationError(f"mend the credentials of {self.target.shown}: {error}") from None
+                raise connect_problem(error, self.target) from None
             except (redis.RedisError, OSError, NotSent) as error:
                 problem = error
         raise NotSent(f"no Sentinel named a primary: {problem}")
@@ -120,7 +136,7 @@ class Topology:
                 with _Asker(self.connection(place)) as ask:
                     ranges = ask("CLUSTER", "SLOTS")
             except _FATAL as error:
-                raise ConfigurationError(f"mend the credentials of {self.target.shown}: {error}") from None
+                raise connect_problem(error, self.target) from None
             except redis.exceptions.ResponseError as error:
                 raise ConfigurationError(
                     f"use redis:// instead of redis+cluster://, or name a Cluster: {error}"
@@ -178,8 +194,11 @@ class _Asker:
         self._connection.disconnect()
 
 
-def connect_problem(error: Exception, shown: str) -> Exception:
-    """What a failed connection attempt means for the caller."""
-    if isinstance(error, _FATAL):
-        return ConfigurationError(f"mend the credentials of {shown}: {error}")
-    return NotSent(f"cannot connect: {error}")
+def connect_problem(error: BaseException, target: Target) -> Exception:
+    """What a failed connection attempt means for the caller. redis-py's asyncio side hides the reason in the cause."""
+    reason: BaseException | None = error
+    while reason is not None:
+        if isinstance(reason, _FATAL):
+            return ConfigurationError(f"mend the credentials of {target.shown}: {target.redact(str(reason))}")
+        reason = reason.__cause__
+    return NotSent(f"cannot connect: {target.redact(str(error))}")

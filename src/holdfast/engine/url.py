@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import unquote, urlsplit
 
 from redis.connection import parse_url
 
@@ -14,6 +15,8 @@ from holdfast.errors import ConfigurationError
 
 DEFAULT_PORT = 6379
 DEFAULT_SENTINEL_PORT = 26379
+
+_HOST = re.compile(r"(?:\[(?P<six>[0-9A-Fa-f:.]+)\]|(?P<host>[^\s:\[\]@/?#]+))(?::(?P<port>\d{1,5}))?")
 
 EXAMPLES = (
     "embedded:  embedded:///var/lib/app  redis://host:6379/0  rediss://…  valkey://…  unix:///run/valkey.sock  "
@@ -35,14 +38,23 @@ class Target:
     shown: str = ""
     """The URL without its password, for messages and logs."""
 
+    def redact(self, text: str) -> str:
+        """Somebody else's message, without our secrets: a server may echo what it was sent."""
+        for name in ("password", "ssl_password"):
+            secret = self.options.get(name)
+            if secret:
+                text = text.replace(str(secret), "***")
+        return text
+
 
 def hide_password(url: str) -> str:
-    scheme, found, rest = url.partition("://")
-    if not found or "@" not in rest:
-        return url
-    credentials, _, place = rest.rpartition("@")
-    user = credentials.partition(":")[0]
-    return f"{scheme}://{user}:***@{place}"
+    """The URL without credentials and options, however misspelt: nothing before the last `@`, nothing after a `?`."""
+    scheme, colon, rest = url.partition("://")
+    if not colon:
+        scheme, rest = "", url
+    head, at, place = rest.rpartition("@")
+    user = head.partition(":")[0] if at and colon and ":" in head and not set("/?#@") & set(head) else ""
+    return f"{scheme}{colon}{(user + ':***@') if at else ''}{place.partition('?')[0]}"
 
 
 def parse(url: str | None, environ: Mapping[str, str] | None = None) -> Target:
@@ -72,16 +84,23 @@ def parse(url: str | None, environ: Mapping[str, str] | None = None) -> Target:
 def _options(url: str) -> dict[str, Any]:
     try:
         options = dict(parse_url(url))  # type: ignore[no-untyped-call]
-    except ValueError as error:
-        raise ConfigurationError(f"mend the URL {hide_password(url)!r}: {error}") from None
+    except ValueError:
+        # Not its text: it may quote a part of the password.
+        raise ConfigurationError(
+            f"mend the URL {hide_password(url)!r}: write special characters in the user or password as %XX, "
+            "and the port and database as numbers"
+        ) from None
     options.pop("connection_class", None)
     return options
 
 
 def _single(url: str, scheme: str) -> Target:
     plain = {"valkey": "redis", "valkeys": "rediss"}.get(scheme, scheme) + url[len(scheme) :]
-    options = _options(plain)
     shown = hide_password(url)
+    path = urlsplit(plain).path.strip("/")
+    if scheme != "unix" and path and not path.isdigit():
+        raise ConfigurationError(f"write the database as a number after the host: {shown!r} names none")
+    options = _options(plain)
     if scheme == "unix":
         if not options.get("path"):
             raise ConfigurationError(f"name the socket's path: unix:///run/valkey.sock, not {shown!r}")
@@ -94,36 +113,36 @@ def _many(url: str, kind: str, default_port: int) -> Target:
     """`redis+sentinel://user:password@h1:p1,h2/service?option=…`: urlsplit cannot read several ports, so by hand."""
     shown = hide_password(url)
     scheme, _, rest = url.partition("://")
+    rest, _, query = rest.partition("?")
     authority, _, tail = rest.partition("/")
+    if "@" in tail or ("@" in query and "@" not in authority):
+        raise ConfigurationError(f"write special characters in the user or password of {shown!r} as %XX")
     credentials, _, places = authority.rpartition("@")
-    hosts = tuple(_host(place, default_port, shown) for place in places.split("?")[0].split(",") if place)
+    hosts = tuple(_host(place, default_port, shown) for place in places.split(",") if place)
     if not hosts:
         raise ConfigurationError(f"name at least one host in {shown!r}")
-    tls = scheme.startswith(("rediss", "valkeys"))
-    split = urlsplit(f"//x/{tail}" if tail else f"//x{'?' + places.split('?')[1] if '?' in places else ''}")
-    parts = [unquote(part) for part in split.path.split("/") if part]
+    tls = scheme.lower().startswith(("rediss", "valkeys"))
+    parts = [unquote(part) for part in tail.split("/") if part]
     base = f"{'rediss' if tls else 'redis'}://{credentials + '@' if credentials else ''}x"
     service = ""
     if kind == "sentinel":
         if not parts:
             raise ConfigurationError(f"name the Sentinel service after the hosts: {shown}/myservice")
         service = parts.pop(0)
-    elif parts and parts != ["0"]:
-        raise ConfigurationError(f"a Cluster has database 0 only: leave the path of {shown!r} empty")
     path = f"/{parts[0]}" if parts else ""
-    query = "&".join(f"{k}={v}" for k, v in parse_qsl(split.query))
+    if parts and not parts[0].isdigit():
+        raise ConfigurationError(f"write the database as a number: {shown!r} names none")
     options = _options(f"{base}{path}{'?' + query if query else ''}")
+    if kind == "cluster" and options.get("db", 0) != 0:
+        raise ConfigurationError(f"leave the database out of {shown!r}: a Cluster has database 0 only")
     options.pop("host", None)
     options.pop("port", None)
     return Target(kind, hosts, service=service, tls=tls, options=options, shown=shown)
 
 
 def _host(place: str, default_port: int, shown: str) -> tuple[str, int]:
-    host, colon, port = place.rpartition(":")
-    if place.startswith("[") and not port.isdigit():
-        host, colon, port = place, "", ""
-    if not colon:
-        host, port = place, str(default_port)
-    if not host or not port.isdigit() or not 0 < int(port) < 65536:
-        raise ConfigurationError(f"write hosts as host or host:port: {place!r} in {shown!r} is neither")
-    return host.strip("[]"), int(port)
+    match = _HOST.fullmatch(place)
+    port = int(match["port"] or default_port) if match else 0
+    if match is None or not 0 < port < 65536:
+        raise ConfigurationError(f"write hosts as host, host:port or [ipv6]:port: one in {shown!r} is none of these")
+    return match["six"] or match["host"], port

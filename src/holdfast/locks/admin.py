@@ -11,7 +11,7 @@ from holdfast.engine.flow import Flow, Together, call
 from holdfast.engine.status import Status
 from holdfast.errors import ConfigurationError, Fenced
 from holdfast.events import Forced
-from holdfast.keys import SHARDS, decode, encode, id_bytes, shard_of
+from holdfast.keys import SHARDS, Id, decode, encode, id_bytes, shard_of
 from holdfast.locks.inspect import AuditEntry, LockInfo, parse_audit, parse_lock
 from holdfast.locks.spec import ROOM, Place, Spec, check_count, check_seconds, place
 
@@ -105,12 +105,16 @@ def audit(core: Core, at: Place, count: int) -> Flow[list[AuditEntry]]:
     return [parse_audit(entry[0], entry[1]) for entry in reply[1]]
 
 
+def guard_key(core: Core, resource: Id, part: str) -> str:
+    """`resource:part` with the colons of the resource escaped, so that no two pairs make the same key."""
+    raw = id_bytes(resource)
+    return f"{core.keys.base(core.keys.tag('guards', shard_of(raw)))}{encode(raw).replace(':', '%3a')}:{part}"
+
+
 def guarded(
-    core: Core, resource: str | bytes, fence: int, commands: Sequence[Sequence[Any]], remember: float
+    core: Core, resource: Id, fence: int, commands: Sequence[Sequence[Any]], remember: float
 ) -> Flow[list[Any]]:
     """Run commands only if no higher fence was seen for the resource; all of it in one step."""
-    raw = id_bytes(resource)
-    tag = core.keys.tag("guards", shard_of(raw))
     if not commands or any(not command for command in commands):
         raise ConfigurationError('pass at least one command, each as a tuple: ("SET", key, value)')
     args: list[Any] = [
@@ -120,11 +124,12 @@ def guarded(
     ]
     for command in commands:
         args += (len(command), *command)
-    key = f"{core.keys.base(tag)}guard:{encode(raw)}"
-    reply = yield from _ask(core, "locks/guarded", tag, (key,), args, encode(raw))
+    key = guard_key(core, resource, "fence")
+    tag = core.keys.tag("guards", shard_of(id_bytes(resource)))
+    reply = yield from _ask(core, "locks/guarded", tag, (key,), args, key)
     if reply[0] == Status.FENCED.encode():
         raise Fenced(
             f"stop: fence {fence} is older than {int(reply[1])}, so a newer holder has written",
-            fence=fence, seen=int(reply[1]), operation="locks/guarded", key=encode(raw),
+            fence=fence, seen=int(reply[1]), operation="locks/guarded", key=key,
         )  # fmt: skip
     return list(reply[1:])

@@ -21,6 +21,8 @@ from holdfast.locks.spec import Spec
 Home = Callable[[], bool]
 
 RENEW = "locks/renew"
+_GRANTED = Status.GRANTED.encode()
+_BUSY = Status.BUSY.encode()
 
 
 def acquire(core: Core, spec: Spec, wait: float | None, home: Home) -> Flow[Hold]:
@@ -75,9 +77,9 @@ def _ask_until(core: Core, spec: Spec, wait: float | None, home: Home, token: st
         reply = yield from call(
             script, place.tag, place.keys, args, clock=clock, until=asked + patience, key=place.name
         )
-        if reply[0] == b"granted":
+        if reply[0] == _GRANTED:
             return _granted(core, spec, token, int(reply[1]), int(reply[2]) / 1000, asked, started, home, reply)
-        if reply[0] == b"busy":
+        if reply[0] == _BUSY:
             _refused(core, spec, started, f"busy for up to {int(reply[1]) / 1000:.3f} s more")
         rank, remaining = int(reply[1]), int(reply[2]) / 1000
         if first and core.events:

@@ -35,7 +35,7 @@ class Lease:
         self._driver = driver
         self._spec = spec
         self._hold = hold
-        hold.abandoned = False
+        hold.adopted = True
         self._count = 1
         self.name = name
 
@@ -85,7 +85,8 @@ class Lease:
     def check(self) -> None:
         """Raise LeaseLost if it is lost. Call it before a step that cannot be undone."""
         if self.lost:
-            self._hold.lose(self.lost_reason)
+            if self._hold.lose(self.lost_reason):
+                self._core.end_lost(self._hold)
             raise flows.lost_error(self._hold, "lease/check")
 
     def on_lost(self, callback: Callable[[], None]) -> Callable[[], None]:

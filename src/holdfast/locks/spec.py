@@ -38,9 +38,10 @@ class Place(NamedTuple):
 
 def place(core: Core, kind: str, name: Id) -> Place:
     """Remembered for a while: a lock that is taken often should not be worked out each time."""
-    known: Place | None = core.places.get((kind, name))
-    if known is not None:
-        return known
+    if isinstance(name, (str, bytes)):
+        known: Place | None = core.places.get((kind, name))
+        if known is not None:
+            return known
     raw = id_bytes(name)
     tag = core.keys.tag(ROOM, shard_of(raw))
     base = core.keys.base(tag)
