@@ -54,7 +54,6 @@ async def fleet(backend: Backend, api: str) -> AsyncIterator[Fleet]:
     assert not left, f"threads left behind: {left}"
     lost = [t for t in asyncio.all_tasks() if t not in tasks and t is not asyncio.current_task()]
     assert not lost, f"tasks left behind: {lost}"
-    held = [
-        k for k in backend.keys() if not k.endswith((":shard", ":audit")) and ":guard" not in k and "{guards" not in k
-    ]
+    keys = backend.keys()
+    held = [k for k in keys if not k.endswith((":shard", ":audit")) and ":guard" not in k and "{guards" not in k]
     assert not held, f"locks or waiters left behind: {held}"

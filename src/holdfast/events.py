@@ -17,6 +17,7 @@ class Event:
     """The root of all events."""
 
     def as_dict(self) -> dict[str, object]:
+        """Its fields, for logs and attributes."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
 
@@ -49,6 +50,8 @@ class Refused(Event):
 
 @dataclass(frozen=True, slots=True)
 class Renewed(Event):
+    """A lease was renewed for so many seconds."""
+
     name: str
     fence: int
     seconds: float
@@ -93,6 +96,8 @@ class TakenOver(Event):
 
 @dataclass(frozen=True, slots=True)
 class Released(Event):
+    """A lease was given back in time."""
+
     name: str
     fence: int
     held: float

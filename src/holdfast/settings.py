@@ -12,7 +12,7 @@ from typing import Any
 from holdfast.errors import ConfigurationError
 
 ENV_PREFIX = "HOLDFAST_"
-MAX_SECONDS = 10 * 365 * 86_400.0
+MAX_SECONDS = 366 * 86_400.0
 
 
 def _setting(default: Any, doc: str, low: float | None = None, high: float | None = None) -> Any:

@@ -43,7 +43,7 @@ def test_a_server_without_persistence_is_warned_about(valkey):
 
 
 async def test_a_missing_server_is_told_within_its_time():
-    with pytest.raises(Unavailable, match="check that the server at redis://127.0.0.1:1 is up"):
+    with pytest.raises(Unavailable, match=r"check that the server at redis://127\.0\.0\.1:1 is up"):
         await Holdfast("redis://127.0.0.1:1", retry_for=0.2).open()
     with pytest.raises(Unavailable):
         SyncHoldfast("redis+sentinel://127.0.0.1:1/x", retry_for=0.2).open()
@@ -83,15 +83,24 @@ def test_a_user_with_the_documented_rights_is_enough(valkey):
 
 
 async def test_two_databases_are_two_worlds(valkey):
-    async with Holdfast(valkey.url + "/0") as zero, Holdfast(valkey.url + "/1") as one:
-        async with zero.lock("a"), one.lock("a"):
-            assert (await zero.inspect("a")).held
+    async with (
+        Holdfast(valkey.url + "/0") as zero,
+        Holdfast(valkey.url + "/1") as one,
+        zero.lock("a"),
+        one.lock("a"),
+    ):
+        assert (await zero.inspect("a")).held
 
 
 async def test_prefixes_are_two_worlds(valkey):
-    async with Holdfast(valkey.url, prefix="x") as x, Holdfast(valkey.url, prefix="y") as y:
-        async with x.lock("a"), y.lock("a"):
-            assert {k.partition(":")[0] for k in valkey.keys()} == {"x", "y"}
+    async with (
+        Holdfast(valkey.url, prefix="x") as x,
+        Holdfast(valkey.url, prefix="y") as y,
+        x.lock("a"),
+        y.lock("a"),
+    ):
+        keys = valkey.keys()
+        assert {k.partition(":")[0] for k in keys} == {"x", "y"}
 
 
 async def test_tls(tmp_path):

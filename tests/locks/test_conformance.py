@@ -171,14 +171,43 @@ async def test_max_hold_ends_a_hung_holder(fleet: Fleet):
     await other.do(lambda _: got.release())
 
 
-async def test_loss_reaches_the_body(fleet: Fleet):
+async def test_max_hold_bounds_the_server_too(fleet: Fleet):
+    """The holder may hang with its keeper: then nobody here ends it."""
+    holder, other = await fleet.actors(2)
+    lease = await holder.do(lambda hf: hf.lock("a", ttl=30, max_hold=0.4).acquire())
+    info = await other.do(lambda hf: hf.inspect("a"))
+    assert info.holders[0].remaining <= 0.4
+    got = await other.do(lambda hf: hf.lock("a").acquire(wait=5))
+    assert got.fence > lease.fence
+    await other.do(lambda _: got.release())
+
+
+async def test_a_hand_over_to_a_short_lease_arrives_alive(fleet: Fleet):
+    """A hand-over counts from the last time the waiter asked, so it must have asked not long ago."""
+    holder, waiter = await fleet.actors(2)
+    lease = await holder.do(lambda hf: hf.lock("a").acquire())
+    started = time.monotonic()
+    pending = waiter.start(lambda hf: hf.lock("a", ttl=0.4).acquire())
+    await until(lambda: time.monotonic() - started > 0.9)
+    await holder.do(lambda _: lease.release())
+    got = await asyncio.wait_for(pending, 5)
+    assert got.remaining() > 0.1
+    arrived = time.monotonic()
+    await until(lambda: time.monotonic() - arrived > 0.8)
+    assert not got.lost
+    await waiter.do(lambda _: got.release())
+
+
+@pytest.mark.parametrize("by", ["lock", "lease"])
+async def test_loss_reaches_the_body(fleet: Fleet, by: str):
     """On asyncio it is cancelled; on threads it sees `lost`. Both get LeaseLost where it ends."""
     holder, operator = await fleet.actors(2)
     seen = {}
 
     def body_async(hf):
         async def go():
-            async with hf.lock("a", ttl=0.5) as lease:
+            lock = hf.lock("a", ttl=0.5)
+            async with lock if by == "lock" else await lock.acquire() as lease:
                 seen["lease"] = lease
                 try:
                     await asyncio.sleep(30)
@@ -188,7 +217,8 @@ async def test_loss_reaches_the_body(fleet: Fleet):
         return go()
 
     def body_sync(hf):
-        with hf.lock("a", ttl=0.5) as lease:
+        lock = hf.lock("a", ttl=0.5)
+        with lock if by == "lock" else lock.acquire() as lease:
             seen["lease"] = lease
             lease.wait_lost(30)
             seen["ended"] = time.monotonic()
@@ -383,6 +413,27 @@ async def test_all_or_none_without_deadlock(fleet: Fleet):
     assert len(most) == 20
 
 
+async def test_a_name_twice_counts_once_together_and_is_taken_the_second_time_in_a_batch(fleet: Fleet):
+    (actor,) = await fleet.actors(1)
+    leases = await actor.do(lambda hf: hf.lock_all(["a", "a", "b"]).acquire())
+    assert [lease.name for lease in leases] == ["a", "b"]
+    for lease in leases:
+        await actor.do(lambda _, lease=lease: lease.release())
+    first, second = await actor.do(lambda hf: hf.acquire_many(["a", "a"]))
+    assert second is None
+    with pytest.raises(ConfigurationError):
+        await actor.do(lambda hf: hf.acquire_many("ab"))
+    await actor.do(lambda _: first.release())
+
+
+async def test_asking_with_others_for_what_is_held_is_refused(fleet: Fleet):
+    (actor,) = await fleet.actors(1)
+    lease = await actor.do(lambda hf: hf.lock("a").acquire())
+    with pytest.raises(WouldDeadlock):
+        await actor.do(lambda hf: hf.lock_all(["b", "a"]).acquire())
+    await actor.do(lambda _: lease.release())
+
+
 async def test_all_or_none_gives_back_what_it_had(fleet: Fleet):
     holder, other = await fleet.actors(2)
     taken = await holder.do(lambda hf: hf.lock("b").acquire())
@@ -427,7 +478,13 @@ async def test_forced_release_is_audited_and_hands_over(fleet: Fleet):
     assert await operator.do(lambda hf: hf.lock("a").force_release(reason="stuck", by="ann", fence=lease.fence)) == 1
     got = await asyncio.wait_for(pending, 5)
     (entry,) = await operator.do(lambda hf: hf.audit("a"))
-    assert (entry.reason, entry.by, entry.fences, entry.lock) == ("stuck", "ann", (lease.fence,), "lock:a")
+    assert (entry.reason, entry.by, entry.fences, entry.kind, entry.name) == (
+        "stuck",
+        "ann",
+        (lease.fence,),
+        "lock",
+        "a",
+    )
     with pytest.raises(LeaseLost):
         await holder.do(lambda _: lease.release())
     assert not got.lost

@@ -153,5 +153,5 @@ def test_bad_use_is_told(tmp_path):
         SqlGuard("fences; drop table x")
     with pytest.raises(ConfigurationError, match="paramstyle"):
         SqlGuard().statement("pyformat")
-    with pytest.raises(ConfigurationError, match="SqlGuard.statement"):
+    with pytest.raises(ConfigurationError, match=r"SqlGuard\.statement"):
         SqlGuard().check(Unknown(), "a", 1)

@@ -2,8 +2,8 @@
 
     lease = await actor.do(lambda hf: hf.lock("a").acquire(wait=1))
 
-On asyncio the lambda answers a coroutine, which the actor's own task awaits; on threads it blocks the actor's own thread.
-Re-entry is by task and by thread, so an actor is what a "caller" is to a lock.
+On asyncio the lambda answers a coroutine, which the actor's own task awaits; on threads it blocks the actor's own
+thread. Re-entry is by task and by thread, so an actor is what a "caller" is to a lock.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Faults at a chosen step of an operation.
 
 An operation is a flow, so a fault is a flow around it: it passes effects on to the real driver and the real server, and
-at its step it loses the reply, cuts before sending, or cancels. Running it for step 0, 1, 2 … until a run meets no fault
-covers every step there is.
+at its step it loses the reply, cuts before sending, or cancels. Running it for step 0, 1, 2 … until a run meets no
+fault covers every step there is.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a lock is, in the plainest Python: the reference that the scripts are held against, with a clock the test moves."""
+"""What a lock is, in the plainest Python: the reference for the scripts, with a clock that the test moves."""
 
 from __future__ import annotations
 

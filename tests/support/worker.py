@@ -20,7 +20,7 @@ SETTINGS = json.loads(os.environ.get("WORKER_SETTINGS", "{}"))
 
 
 def answer(**fields: Any) -> None:
-    print(json.dumps({"at": time.monotonic(), **fields}), flush=True)
+    print(json.dumps({"at": time.monotonic(), **fields}), flush=True)  # noqa: T201
 
 
 def failed(error: BaseException) -> None:

@@ -64,7 +64,11 @@ async def _up(url: str, port: int, server_port: int) -> None:
 
 
 @app.command()
-def locks(url: Url = None, count: Annotated[int, typer.Option(min=1, max=1000)] = 100, as_json: Json = False) -> None:
+def locks(
+    url: Url = None,
+    count: Annotated[int, typer.Option(min=1, max=1000, help="Show at most so many.")] = 100,
+    as_json: Json = False,
+) -> None:
     """Locks in use: who holds them, since when, and who waits."""
     _run(_locks(url, count, as_json))
 
@@ -99,7 +103,7 @@ async def _locks(url: str | None, count: int, as_json: bool) -> None:
 
 @app.command()
 def release(
-    name: str,
+    name: Annotated[str, typer.Argument(help="The lock's name.")],
     reason: Annotated[str, typer.Option(help="Why. It goes into the audit log.")],
     url: Url = None,
     kind: Annotated[str, typer.Option(help="lock, rw or sem")] = "lock",

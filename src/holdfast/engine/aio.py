@@ -35,7 +35,10 @@ IDLE_ALONE = 4
 class AsyncDriver:
     """One per event loop. Holds one shared connection to each server, made when it is first needed."""
 
-    def __init__(self, topology: Topology, mailbox: Mailbox, *, timeout: float, in_flight: int) -> None:
+    def __init__(
+        self, topology: Topology, mailbox: Mailbox, *, timeout: float, in_flight: int,
+        warn: Callable[[str], None] = lambda _: None,
+    ) -> None:  # fmt: skip
         self.topology = topology
         self._mailbox = mailbox
         self._timeout = timeout
@@ -48,7 +51,7 @@ class AsyncDriver:
         self._alone: list[MuxConnection] = []
         self._background: set[asyncio.Task[Any]] = set()
         self._closed = False
-        self.hub = SignalHub(topology, mailbox, self.refresh, timeout)
+        self.hub = SignalHub(topology, mailbox, self.refresh, timeout, warn)
 
     def home(self) -> Callable[[], bool]:
         """Is whoever holds something still there? A lease must not be renewed for a loop that is closed."""

@@ -20,7 +20,7 @@ from holdfast.engine.threads import ThreadDriver
 from holdfast.engine.topology import Topology
 from holdfast.engine.url import Target, parse
 from holdfast.errors import Unavailable
-from holdfast.events import Events, Lost, Observer
+from holdfast.events import Events, Lost, Observer, ServerWarning
 from holdfast.keys import Keys
 from holdfast.settings import Settings
 
@@ -107,7 +107,10 @@ class Core:
 
     def async_driver(self) -> AsyncDriver:
         s = self.settings
-        return AsyncDriver(self.topology, self.mailbox, timeout=s.call_timeout, in_flight=s.max_in_flight)
+        return AsyncDriver(
+            self.topology, self.mailbox, timeout=s.call_timeout, in_flight=s.max_in_flight,
+            warn=lambda text: self.events.emit(ServerWarning(text)),
+        )  # fmt: skip
 
     def thread_driver(self) -> ThreadDriver:
         return ThreadDriver(

@@ -1,4 +1,4 @@
-"""The keeper: one thread that renews every lease of the process, many per round trip, on connections of its own.
+"""The keeper: one thread that renews every lease of a client, many per round trip, on connections of its own.
 
 It is a thread so that a blocked event loop loses no lease, and has its own connections so that a busy one delays none.
 Holds are kept in buckets of time: adding and removing one is a dictionary operation, whatever their number, and a
@@ -36,10 +36,9 @@ class Hold:
     """What the process knows of one right it holds: until when, and how to keep it. No I/O."""
 
     __slots__ = (
-        "_lock", "_watchers", "abandoned", "adopted", "bucket", "deadline", "ends", "entry", "fence", "given_up", "group",
-        "home",
-        "key",
-        "lost_reason", "name", "over", "renewing", "renews", "span", "started", "token", "ttl", "waited",
+        "_lock", "_watchers", "abandoned", "adopted", "bucket", "deadline", "ends", "entry", "fence", "given_up",
+        "group", "home", "key", "lost_reason", "name", "over", "renewing", "renews", "span", "started", "token", "ttl",
+        "waited",
     )  # fmt: skip
 
     def __init__(

@@ -101,6 +101,7 @@ class _Subscribed(asyncio.Protocol):
         self._reader.feed(data)
         while (reply := self._reader.gets()) is not NOTHING:
             if isinstance(reply, hiredis.ReplyError):
+                self._hub.refused(str(reply))
                 self.drop(NotSent(str(reply)))
                 return
             kind = reply[0]
@@ -131,7 +132,15 @@ class _Subscribed(asyncio.Protocol):
 class SignalHub:
     """Keeps the subscriptions of one process alive on one event loop."""
 
-    def __init__(self, topology: Any, mailbox: Mailbox, refresh: Callable[[str], Any], timeout: float) -> None:
+    def __init__(
+        self,
+        topology: Any,
+        mailbox: Mailbox,
+        refresh: Callable[[str], Any],
+        timeout: float,
+        warn: Callable[[str], None],
+    ) -> None:
+        self._warn = warn
         self._topology = topology
         self.mailbox = mailbox
         self._refresh = refresh
@@ -141,6 +150,11 @@ class SignalHub:
         self._lock = asyncio.Lock()
         self._watchers: set[asyncio.Task[None]] = set()
         self._closing = False
+
+    def refused(self, text: str) -> None:
+        """Waiters then only find out by asking. That works, a second late, and somebody should mend it."""
+        if not text.startswith(("MOVED", "CLUSTERDOWN")):
+            self._warn(f"signals are refused, so waiters only ask now and then: the server says {text}")
 
     def listening(self, channel: str) -> bool:
         address = self._topology.address(self._channels.get(channel, "")) if channel in self._channels else None
@@ -198,7 +212,7 @@ class SignalHub:
         wanted = list(live.confirmed)
         attempt = 0
         while wanted and not self._closing:
-            with contextlib.suppress(NotSent, TimeoutError, OSError):
+            with contextlib.suppress(Exception):  # whatever it is, the next try may do better
                 await self._refresh("subscription lost")
                 for channel in list(wanted):
                     await self.listen(self._channels[channel], channel)

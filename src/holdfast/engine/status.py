@@ -18,4 +18,5 @@ class Status(StrEnum):
     FOUND = "found"
     WRITTEN = "written"
     FENCED = "fenced"
+    FAILED = "failed"
     REPLAYED = "replayed"

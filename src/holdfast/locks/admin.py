@@ -9,7 +9,7 @@ from typing import Any
 from holdfast.engine.core import Core
 from holdfast.engine.flow import Flow, Together, call
 from holdfast.engine.status import Status
-from holdfast.errors import ConfigurationError, Fenced
+from holdfast.errors import ConfigurationError, Fenced, ServerError
 from holdfast.events import Forced
 from holdfast.keys import SHARDS, Id, decode, encode, id_bytes, shard_of
 from holdfast.locks.inspect import AuditEntry, LockInfo, parse_audit, parse_lock
@@ -29,7 +29,7 @@ def _ask(core: Core, script: str, tag: str, keys: Sequence[str], args: Sequence[
 
 def inspect(core: Core, at: Place, waiters: int = SHOWN_WAITERS) -> Flow[LockInfo]:
     reply = yield from _ask(core, "locks/inspect", at.tag, (at.lock, at.queue), (waiters,), at.name)
-    return parse_lock(at.kind, at.name, int(reply[1]), reply[2], reply[3], int(reply[4]))
+    return parse_lock(at.kind, at.part, int(reply[1]), reply[2], reply[3], int(reply[4]))
 
 
 def busy(core: Core, spec: Spec, max_age: float) -> Flow[bool]:
@@ -101,8 +101,9 @@ def look_at_all(core: Core, count: int) -> Flow[list[LockInfo]]:
 
 def audit(core: Core, at: Place, count: int) -> Flow[list[AuditEntry]]:
     check_count("count", count, 1, PAGE)
-    reply = yield from _ask(core, "locks/audit", at.tag, (at.audit,), (count,))
-    return [parse_audit(entry[0], entry[1]) for entry in reply[1]]
+    reply = yield from _ask(core, "locks/audit", at.tag, (at.audit,), (PAGE,))
+    entries = [parse_audit(entry[0], entry[1]) for entry in reply[1]]
+    return [entry for entry in entries if (entry.kind, entry.name) == (at.kind, decode(at.part))][:count]
 
 
 def guard_key(core: Core, resource: Id, part: str) -> str:
@@ -127,6 +128,13 @@ def guarded(
     key = guard_key(core, resource, "fence")
     tag = core.keys.tag("guards", shard_of(id_bytes(resource)))
     reply = yield from _ask(core, "locks/guarded", tag, (key,), args, key)
+    if reply[0] == Status.FAILED.encode():
+        raise ServerError(
+            f"mend command number {int(reply[1])}: {reply[2].decode('utf-8', 'replace')}. Those before it were done",
+            operation="locks/guarded", key=key,
+        )  # fmt: skip
+    if reply[0] == Status.REPLAYED.encode():
+        return [None] * len(commands)
     if reply[0] == Status.FENCED.encode():
         raise Fenced(
             f"stop: fence {fence} is older than {int(reply[1])}, so a newer holder has written",

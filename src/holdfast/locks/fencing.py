@@ -58,9 +58,11 @@ class SqlGuard:
         )
 
     def create(self, connection: Any) -> None:
+        """Make the table if it is not there. Commit afterwards."""
         connection.execute(_text(connection, self.schema))
 
     async def acreate(self, connection: Any) -> None:
+        """`create` for async connections."""
         await _awaited(connection.execute(_text(connection, self.schema)))
 
     def check(self, connection: Any, resource: str, fence: int) -> None:

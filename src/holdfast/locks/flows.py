@@ -89,7 +89,9 @@ def _ask_until(core: Core, spec: Spec, wait: float | None, home: Home, token: st
             return None
         if (yield Listen(place.tag, place.channels + core.client_id)):
             continue  # a grant may have come between the request and the subscription
-        message = yield Await(token, min(_pause(settings.waiter_lease, rank, remaining), give_up - clock()))
+        message = yield Await(
+            token, min(_pause(min(settings.waiter_lease, spec.ttl), rank, remaining), give_up - clock())
+        )
         if message is not None and message.startswith("grant "):
             _, _, fence, ms = message.split(" ")
             return _granted(core, spec, token, int(fence), int(ms) / 1000, asked, started, home, None)
@@ -97,12 +99,13 @@ def _ask_until(core: Core, spec: Spec, wait: float | None, home: Home, token: st
             return None
 
 
-def _pause(waiter_lease: float, rank: int, remaining: float) -> float:
+def _pause(span: float, rank: int, remaining: float) -> float:
     """How long to wait for a signal before asking again.
 
-    Asking keeps the place in the queue, and finds out about a holder that died. The first in the line looks when the
-    holder's time is up; the others, so as not to come as a herd, only to show that they live."""
-    pause = waiter_lease / 3 * (0.85 + random.random() * 0.15)  # noqa: S311
+    Asking keeps the place in the queue, and finds out about a holder that died. A hand-over counts from the last time
+    we asked, so most of its `span` must be left then. The first in the line looks when the holder's time is up; the
+    others, so as not to come as a herd, only to show that they live."""
+    pause = span / 3 * (0.85 + random.random() * 0.15)  # noqa: S311
     if rank == 0 and remaining > 0:
         pause = min(pause, remaining + 0.002)
     return pause
@@ -208,9 +211,9 @@ def lost_error(hold: Hold, operation: str) -> LeaseLost:
     )  # fmt: skip
 
 
-def would_deadlock(name: str) -> WouldDeadlock:
+def would_deadlock(name: str, advice: str) -> WouldDeadlock:
     return WouldDeadlock(
-        "release the read lock before asking for the write lock: this task would wait for itself",
+        f"{advice}: the caller would wait for itself",
         operation="locks/acquire", key=name,
     )  # fmt: skip
 

@@ -25,6 +25,8 @@ class Holder:
 
 @dataclass(frozen=True, slots=True)
 class Waiter:
+    """Who waits. `host`, `pid` and `label` are what the waiter said of itself."""
+
     host: str
     pid: int
     label: str
@@ -33,6 +35,8 @@ class Waiter:
 
 @dataclass(frozen=True, slots=True)
 class LockInfo:
+    """A lock as the server sees it at one moment."""
+
     name: Id
     kind: str
     """lock | rw | sem"""
@@ -45,6 +49,7 @@ class LockInfo:
 
     @property
     def held(self) -> bool:
+        """Does anybody hold it whose time has not run out?"""
         return any(holder.remaining > 0 for holder in self.holders)
 
     @property
@@ -58,10 +63,13 @@ class AuditEntry:
     """One forced release."""
 
     id: str
-    lock: str
+    """Server time in ms and a number, as the server's streams have it."""
+    kind: str
+    name: Id
     reason: str
     by: str
     ended: int
+    """How many leases ended."""
     fences: tuple[int, ...]
     owners: tuple[str, ...]
 
@@ -103,9 +111,11 @@ def parse_lock(
 
 def parse_audit(entry_id: bytes, flat: Sequence[bytes]) -> AuditEntry:
     fields = {k.decode(): v.decode("utf-8", "replace") for k, v in zip(flat[::2], flat[1::2], strict=True)}
+    kind, _, part = fields["lock"].partition(":")
     return AuditEntry(
         id=entry_id.decode(),
-        lock=str(fields["lock"]),
+        kind=kind,
+        name=decode(part),
         reason=fields["reason"],
         by=fields["by"],
         ended=int(fields["ended"]),

@@ -28,7 +28,7 @@ class Lease:
     stops that.
     """
 
-    __slots__ = ("__weakref__", "_core", "_count", "_driver", "_hold", "_spec", "name")
+    __slots__ = ("__weakref__", "_core", "_count", "_driver", "_hold", "_scopes", "_spec", "name")
 
     def __init__(self, core: Core, driver: AsyncDriver, spec: Spec, hold: Hold, name: Id) -> None:
         self._core = core
@@ -37,6 +37,7 @@ class Lease:
         self._hold = hold
         hold.adopted = True
         self._count = 1
+        self._scopes: list[AsyncScope] = []
         self.name = name
 
     def __repr__(self) -> str:
@@ -80,6 +81,7 @@ class Lease:
 
     @property
     def released(self) -> bool:
+        """True once it was given back in time."""
         return self._hold.over and not self._hold.lost_reason
 
     def check(self) -> None:
@@ -113,25 +115,25 @@ class Lease:
         self._count = 0
         await self._driver.run(flows.release(self._core, self._spec, self._hold))
 
-    def reenter(self, weight: int) -> bool:
+    def _reenter(self, weight: int) -> bool:
         """Count one more holder inside the same task. False if this lease no longer holds."""
         if self._count == 0 or self.lost:
             return False
         if weight > self._spec.weight:
-            raise flows.would_deadlock(self._spec.place.name)
+            raise flows.would_deadlock(self._spec.place.name, "release the read lock before asking for the write lock")
         self._count += 1
         return True
 
-    def remember(self, entry: Any) -> None:
+    def _remember(self, entry: Any) -> None:
         """Let the same task find it for re-entry."""
         self._hold.entry = entry
         self._core.entered[entry] = weakref.ref(self)
 
-    def scope(self) -> AsyncScope:
+    def _enter(self) -> AsyncScope:
         """Runs from here under the lease: its loss reaches the code inside."""
         return AsyncScope(self._hold)
 
-    async def leave(self, scope: AsyncScope, error: BaseException | None) -> None:
+    async def _leave(self, scope: AsyncScope, error: BaseException | None) -> None:
         """End of the code that ran under the lease: release, and say if it was not protected to its end."""
         ours = await scope.leave(error)
         try:
@@ -147,12 +149,13 @@ class Lease:
                 raise flows.lost_error(self._hold, "lease/body") from error
 
     async def __aenter__(self) -> Self:
+        self._scopes.append(self._enter())
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self.release()
+        await self._leave(self._scopes.pop(), error)
 
 
 def _until_over(core: Core, hold: Hold, timeout: float | None) -> Flow[None]:

@@ -6,7 +6,8 @@ from typing import NamedTuple
 
 from holdfast.engine.core import Core
 from holdfast.errors import ConfigurationError
-from holdfast.keys import Id, encode, id_bytes, shard_of
+from holdfast.keys import Id, decode, encode, id_bytes, shard_of
+from holdfast.settings import MAX_SECONDS
 
 ROOM = "locks"
 RW_PERMITS = 1_000_000
@@ -14,7 +15,7 @@ RW_PERMITS = 1_000_000
 MAX_PERMITS = 1_000_000
 MIN_TTL = 0.05
 KNOWN_PLACES = 4096
-MAX_TTL = 366 * 86_400.0
+MAX_TTL = MAX_SECONDS
 
 Ttl = float | int | str | None
 
@@ -23,6 +24,9 @@ class Place(NamedTuple):
     """Where a lock lives: one shard, so that one script reaches all of it."""
 
     name: str
+    """For people."""
+    part: str
+    """The name as it stands in keys."""
     kind: str
     tag: str
     lock: str
@@ -46,8 +50,17 @@ def place(core: Core, kind: str, name: Id) -> Place:
     tag = core.keys.tag(ROOM, shard_of(raw))
     base = core.keys.base(tag)
     part = encode(raw)
+    shown = decode(part)
     found = Place(
-        part, kind, tag, f"{base}{kind}:{part}", f"{base}q.{kind}:{part}", f"{base}shard", f"{base}audit", f"{base}sig:"
+        shown if isinstance(shown, str) else part,
+        part,
+        kind,
+        tag,
+        f"{base}{kind}:{part}",
+        f"{base}q.{kind}:{part}",
+        f"{base}shard",
+        f"{base}audit",
+        f"{base}sig:",
     )
     if len(core.places) >= KNOWN_PLACES:
         core.places.clear()
@@ -105,13 +118,15 @@ def make_spec(
     core: Core, kind: str, name: Id, *, weight: int, limit: int, ttl: Ttl, fair: bool, renew: bool,
     max_hold: float | None, replicas: int, replica_timeout: float, reentrant: bool,
 ) -> Spec:  # fmt: skip
+    seconds = seconds_of(core, ttl)
     if max_hold is not None:
-        check_seconds("max_hold", max_hold, MIN_TTL, MAX_TTL)
+        # The server must not keep it longer either, should this process hang.
+        seconds = min(seconds, check_seconds("max_hold", max_hold, MIN_TTL, MAX_TTL))
     return Spec(
         place=place(core, kind, name),
         weight=weight,
         limit=limit,
-        ttl=seconds_of(core, ttl),
+        ttl=seconds,
         fair=bool(fair),
         renew=bool(renew),
         max_hold=max_hold,

@@ -67,15 +67,18 @@ class Counters:
 
     @property
     def mean_wait(self) -> float:
+        """Seconds from asking to the answer, on average."""
         asked = self._counts["granted"] + self._counts["refused"]
         return self._seconds["wait"] / asked if asked else 0.0
 
     @property
     def mean_hold(self) -> float:
+        """Seconds from the grant to its end, on average."""
         ended = self._counts["released"] + self._counts["lost"]
         return self._seconds["hold"] / ended if ended else 0.0
 
     def as_dict(self) -> dict[str, float]:
+        """Everything at once, for a health page."""
         with self._lock:
             return {
                 **dict(sorted(self._counts.items())),

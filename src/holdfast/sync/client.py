@@ -34,7 +34,7 @@ class Holdfast:
 
     `url` is one of `embedded:`, `embedded:///dir`, `redis://`, `rediss://`, `valkey://`, `unix://`,
     `redis+sentinel://h1,h2,h3/service`, `redis+cluster://h1,h2`; without it `HOLDFAST_URL` is used, and without that an
-    error is raised. Further keyword arguments are settings; see docs/reference/settings.md.
+    error is raised. Further keyword arguments are settings: `holdfast.settings.Settings` lists them.
     Closing releases every lease that is still held.
     """
 
@@ -142,8 +142,9 @@ class Holdfast:
         self, names: Sequence[Id], *, ttl: Ttl = None, wait: float | None = None, renew: bool = True,
         max_hold: float | None = None,
     ) -> AllLocks:  # fmt: skip
-        """Several mutexes together or none, without deadlock whatever order others name them in."""
-        return AllLocks(self._core, self._driver, self._specs(names, ttl, renew, max_hold), wait)
+        """Several mutexes together or none, without deadlock whatever order others name them in. A name counts once."""
+        specs = {spec.place.lock: (name, spec) for name, spec in self._specs(names, ttl, renew, max_hold)}
+        return AllLocks(self._core, self._driver, list(specs.values()), wait)
 
     def acquire_many(
         self, names: Sequence[Id], *, ttl: Ttl = None, renew: bool = True, max_hold: float | None = None
@@ -198,9 +199,9 @@ class Holdfast:
         """End the lease of whoever holds this, or only the one with this fence. Audited. Answers how many ended."""
         return self._driver.run(admin.force(self._core, place(self._core, _kind(kind), name), fence, reason, by))
 
-    def audit(self, name: Id, count: int = 100) -> list[AuditEntry]:
-        """Forced releases in the shard of this name, newest first; kept 30 days."""
-        return self._driver.run(admin.audit(self._core, place(self._core, "lock", name), count))
+    def audit(self, name: Id, count: int = 100, *, kind: str = "lock") -> list[AuditEntry]:
+        """Forced releases of this lock, newest first; kept 30 days, the last thousand of its shard."""
+        return self._driver.run(admin.audit(self._core, place(self._core, _kind(kind), name), count))
 
     def guarded(
         self, resource: Id, fence: int | Lease, *commands: Sequence[Any], remember: float = admin.GUARD_LIFE
@@ -209,6 +210,7 @@ class Holdfast:
 
             hf.guarded("report:42", lease, ("SET", "report:42", text))
 
+        Answers what the commands answered; None for each if the first reply was lost and the write had gone through.
         The highest fence is remembered for `remember` seconds after the last write. On a Cluster the keys must be in
         the guard's slot: build them with `hf.guard_key(resource, suffix)`."""
         number = fence.fence if isinstance(fence, Lease) else fence
@@ -232,10 +234,9 @@ class Holdfast:
     def _specs(self, names: Sequence[Id], ttl: Ttl, renew: bool, max_hold: float | None) -> list[tuple[Id, Spec]]:
         if isinstance(names, (str, bytes)):
             raise ConfigurationError("pass a list of names, not one name")
-        unique = list(dict.fromkeys(names))
         return [
             (name, self._spec("lock", name, 1, 1, ttl, True, renew, max_hold, 0, 1.0, reentrant=False))
-            for name in unique
+            for name in names
         ]
 
 

@@ -29,7 +29,7 @@ class Lease:
     stops that.
     """
 
-    __slots__ = ("__weakref__", "_core", "_count", "_driver", "_hold", "_spec", "name")
+    __slots__ = ("__weakref__", "_core", "_count", "_driver", "_hold", "_scopes", "_spec", "name")
 
     def __init__(self, core: Core, driver: ThreadDriver, spec: Spec, hold: Hold, name: Id) -> None:
         self._core = core
@@ -38,6 +38,7 @@ class Lease:
         self._hold = hold
         hold.adopted = True
         self._count = 1
+        self._scopes: list[ThreadScope] = []
         self.name = name
 
     def __repr__(self) -> str:
@@ -81,6 +82,7 @@ class Lease:
 
     @property
     def released(self) -> bool:
+        """True once it was given back in time."""
         return self._hold.over and not self._hold.lost_reason
 
     def check(self) -> None:
@@ -114,25 +116,25 @@ class Lease:
         self._count = 0
         self._driver.run(flows.release(self._core, self._spec, self._hold))
 
-    def reenter(self, weight: int) -> bool:
+    def _reenter(self, weight: int) -> bool:
         """Count one more holder inside the same thread. False if this lease no longer holds."""
         if self._count == 0 or self.lost:
             return False
         if weight > self._spec.weight:
-            raise flows.would_deadlock(self._spec.place.name)
+            raise flows.would_deadlock(self._spec.place.name, "release the read lock before asking for the write lock")
         self._count += 1
         return True
 
-    def remember(self, entry: Any) -> None:
+    def _remember(self, entry: Any) -> None:
         """Let the same thread find it for re-entry."""
         self._hold.entry = entry
         self._core.entered[entry] = weakref.ref(self)
 
-    def scope(self) -> ThreadScope:
+    def _enter(self) -> ThreadScope:
         """Runs from here under the lease: its loss reaches the code inside."""
         return ThreadScope(self._hold)
 
-    def leave(self, scope: ThreadScope, error: BaseException | None) -> None:
+    def _leave(self, scope: ThreadScope, error: BaseException | None) -> None:
         """End of the code that ran under the lease: release, and say if it was not protected to its end."""
         ours = scope.leave(error)
         try:
@@ -148,12 +150,13 @@ class Lease:
                 raise flows.lost_error(self._hold, "lease/body") from error
 
     def __enter__(self) -> Self:
+        self._scopes.append(self._enter())
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.release()
+        self._leave(self._scopes.pop(), error)
 
 
 def _until_over(core: Core, hold: Hold, timeout: float | None) -> Flow[None]:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from types import TracebackType
+from types import EllipsisType, TracebackType
 
 from holdfast.engine.core import Core
 from holdfast.engine.scope import ThreadScope
@@ -35,27 +35,27 @@ class Lock:
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self._spec.place.kind}:{self._spec.place.name}>"
 
-    def acquire(self, *, wait: float | None = -1) -> Lease:
+    def acquire(self, *, wait: float | EllipsisType | None = ...) -> Lease:
         """Take it, waiting in line at most `wait` seconds (None: no limit, 0: not at all; default: as made).
 
         Raises NotAcquired when the wait runs out, Unavailable when the server cannot be reached. Cancelling leaves the
         line and gives back what was just granted."""
-        wait = self._wait if wait == -1 else check_wait(wait)
+        patience = self._wait if isinstance(wait, EllipsisType) else check_wait(wait)
         spec, core = self._spec, self._core
         entry = (spec.place.lock, self._driver.owner()) if spec.reentrant else None
         if entry is not None and (known := core.entered.get(entry)) is not None:
             lease: Lease | None = known()
-            if lease is not None and lease.reenter(spec.weight):
+            if lease is not None and lease._reenter(spec.weight):
                 return lease
             core.entered.pop(entry, None)
-        hold = self._driver.run(flows.acquire(core, spec, wait, self._driver.home()))
+        hold = self._driver.run(flows.acquire(core, spec, patience, self._driver.home()))
         lease = Lease(core, self._driver, spec, hold, self.name)
         if entry is not None:
-            lease.remember(entry)
+            lease._remember(entry)
         return lease
 
     def try_acquire(self) -> Lease | None:
-        """Take it if it is free and nobody waits for it; None if not."""
+        """Take it if it is free, and, unless made with `fair=False`, nobody waits for it; None if not."""
         try:
             return self.acquire(wait=0)
         except NotAcquired:
@@ -63,7 +63,7 @@ class Lock:
 
     def __enter__(self) -> Lease:
         lease = self.acquire()
-        self._inside.append((self._driver.owner(), lease, lease.scope()))
+        self._inside.append((self._driver.owner(), lease, lease._enter()))
         return lease
 
     def __exit__(
@@ -72,7 +72,7 @@ class Lock:
         owner = self._driver.owner()
         at = max(i for i, (who, _, _) in enumerate(self._inside) if who is owner)
         _, lease, scope = self._inside.pop(at)
-        lease.leave(scope, error)
+        lease._leave(scope, error)
 
     def inspect(self) -> LockInfo:
         """Who holds it, since when and with which fence, and who waits."""
@@ -87,7 +87,8 @@ class Lock:
     def force_release(self, *, reason: str, by: str = "", fence: int | None = None) -> int:
         """End somebody else's lease, or the one with this fence; kept in the audit log. Answers how many ended.
 
-        Whoever held it is told at once, or at its next renewal; until then it may still act, so guard by fence."""
+        A process that has waited in the same shard is told at once, any other at its next renewal; until then it may
+        still act, so guard by fence."""
         return self._driver.run(admin.force(self._core, self._spec.place, fence, reason, by))
 
 
@@ -108,6 +109,7 @@ class ReadWriteLock:
         return self._writing
 
     def inspect(self) -> LockInfo:
+        """Who reads or writes, and who waits."""
         return self._writing.inspect()
 
 
@@ -125,13 +127,17 @@ class AllLocks:
         # Everybody waits in the same order, so that no circle can form: that of the keys.
         self._order = sorted(range(len(specs)), key=lambda at: specs[at][1].place.lock)
         self._wait = check_wait(wait)
-        self._inside: list[tuple[list[Lease], list[ThreadScope]]] = []
+        self._inside: list[tuple[object, list[Lease], list[ThreadScope]]] = []
 
-    def acquire(self, *, wait: float | None = -1) -> list[Lease]:
+    def acquire(self, *, wait: float | EllipsisType | None = ...) -> list[Lease]:
         """Take all of them, in the order named; NotAcquired leaves nothing held."""
-        wait = self._wait if wait == -1 else check_wait(wait)
+        patience = self._wait if isinstance(wait, EllipsisType) else check_wait(wait)
         specs = [self._specs[at][1] for at in self._order]
-        holds = self._driver.run(flows.acquire_all(self._core, specs, wait, self._driver.home()))
+        owner = self._driver.owner()
+        for spec in specs:
+            if (known := self._core.entered.get((spec.place.lock, owner))) is not None and known() is not None:
+                raise flows.would_deadlock(spec.place.name, "release it before asking for it with others")
+        holds = self._driver.run(flows.acquire_all(self._core, specs, patience, self._driver.home()))
         leases = {
             at: Lease(self._core, self._driver, self._specs[at][1], hold, self._specs[at][0])
             for at, hold in zip(self._order, holds, strict=True)
@@ -140,17 +146,19 @@ class AllLocks:
 
     def __enter__(self) -> list[Lease]:
         leases = self.acquire()
-        self._inside.append((leases, [lease.scope() for lease in leases]))
+        self._inside.append((self._driver.owner(), leases, [lease._enter() for lease in leases]))
         return leases
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        leases, scopes = self._inside.pop()
+        owner = self._driver.owner()
+        at = max(i for i, (who, _, _) in enumerate(self._inside) if who is owner)
+        _, leases, scopes = self._inside.pop(at)
         lost: BaseException | None = None
         for lease, scope in zip(reversed(leases), reversed(scopes), strict=True):
             try:
-                lease.leave(scope, error)
+                lease._leave(scope, error)
             except BaseException as problem:  # every lock is given back before anything is raised
                 lost = lost or problem
         if lost is not None:

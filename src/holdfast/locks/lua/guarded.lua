@@ -5,20 +5,22 @@
 --       2 life        ms the guard remembers the highest fence
 --       3 opid        repeating with the same id runs nothing again
 --       4.. commands  for each: number of words, then the words
--- returns written | replayed | fenced
--- written: the commands' answers; fenced: highest fence seen
+-- returns written | replayed | fenced | failed
+-- written: the commands' answers; fenced: highest fence seen; failed: number and error of the command that failed
 
-local g = redis.call('HMGET', KEYS[1], 'f', 'op')
-local seen = tonumber(g[1]) or 0
+local OPS = 32 * 17
+local g = redis.call('HMGET', KEYS[1], 'f', 'ops')
+local seen, ops = tonumber(g[1]) or 0, g[2] or ''
+if string.find(ops, ARGV[3], 1, true) then return {'replayed'} end
 if tonumber(ARGV[1]) < seen then return {'fenced', seen} end
-if g[2] == ARGV[3] then return {'replayed'} end
-redis.call('HSET', KEYS[1], 'f', ARGV[1])
+redis.call('HSET', KEYS[1], 'f', ARGV[1], 'ops', string.sub(ARGV[3] .. ' ' .. ops, 1, OPS))
 redis.call('PEXPIRE', KEYS[1], ARGV[2])
-local answers, i = {'written'}, 4
+local answers, i, number = {'written'}, 4, 1
 while i <= #ARGV do
   local words = tonumber(ARGV[i])
-  answers[#answers + 1] = redis.call(unpack(ARGV, i + 1, i + words)) or ''
-  i = i + words + 1
+  local answer = redis.pcall(unpack(ARGV, i + 1, i + words))
+  if type(answer) == 'table' and answer.err then return {'failed', number, answer.err} end
+  answers[#answers + 1] = answer or ''
+  i, number = i + words + 1, number + 1
 end
-redis.call('HSET', KEYS[1], 'op', ARGV[3])
 return answers

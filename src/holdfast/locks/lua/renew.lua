@@ -24,4 +24,5 @@ for i = 2, #KEYS do
     answer[#answer + 1] = 0
   end
 end
+call('PEXPIRE', KEYS[1], SHARD_LIFE)
 return answer
