@@ -809,10 +809,20 @@ async def test_a_reply_that_comes_between_two_calls_does_not_reach_the_next_call
     peer.answer = lambda command: simple(command[1])
 
     try:
+        # Given a surplus reply that has arrived before the next request leaves
         assert await asyncio.to_thread(one.run, get(b"first")) == b"first"
         peer.say(simple(b"surplus"))
-        await asyncio.sleep(0.05)  # on the loop-back interface this is long enough to arrive
-        assert await asyncio.to_thread(one.run, get(b"second")) == b"second"
+        await asyncio.sleep(0.05)
+
+        # when the answer to that one takes its time
+        peer.answer = lambda command: b""
+        following = asyncio.create_task(asyncio.to_thread(one.run, get(b"second")))
+        await peer.saw(2)
+        await asyncio.sleep(0.05)
+        peer.say(simple(b"second"))
+
+        # expect the caller to get its own
+        assert await following == b"second"
     finally:
         one.close()
 

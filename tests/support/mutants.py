@@ -17,6 +17,7 @@ import asyncio
 import contextlib
 import os
 import sys
+import tempfile
 from collections.abc import Awaitable, Callable, Coroutine
 from glob import glob
 from pathlib import Path
@@ -155,7 +156,7 @@ class World:
 
     def redis(self) -> redis.Redis:
         """The server that all checks share, with nothing in between."""
-        return self._stack.enter_context(contextlib.closing(self.backends.get("valkey").owner.client()))
+        return self.enter(contextlib.closing(self.backends.get("valkey").owner.client()))
 
     async def client(self, url: str | None = None, **settings: Any) -> holdfast.Holdfast:
         made = holdfast.Holdfast(url or self.url, **settings)
@@ -172,15 +173,16 @@ class World:
 
     def proxy(self, server: LocalServer | None = None) -> FaultProxy:
         behind = server or self.backends.get("valkey").owner
-        made = self._stack.enter_context(FaultProxy(behind.host, behind.port))
+        made = self.enter(FaultProxy(behind.host, behind.port))
         self._proxies.append(made)
         return made
 
     def server(self, **options: Any) -> LocalServer:
         """A server of its own, for checks that mistreat it."""
-        return self._stack.enter_context(LocalServer(**options))
+        return self.enter(LocalServer(**options))
 
     def enter(self, thing: Any) -> Any:
+        """Anything else with an end."""
         return self._stack.enter_context(thing)
 
     def start(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
@@ -211,8 +213,7 @@ class World:
             if os.environ.get("CI"):
                 pytest.fail("CI must have libfaketime: tools/system-packages installs it")
             pytest.skip("libfaketime is not installed")
-        directory = Path(self._stack.enter_context(_temporary_directory()))
-        clock = Clock(directory / "offset")
+        clock = Clock(Path(self.enter(tempfile.TemporaryDirectory(prefix="holdfast-clock-"))) / "offset")
         environment = {
             "LD_PRELOAD": found[0],
             "FAKETIME_TIMESTAMP_FILE": str(clock.file),
@@ -220,12 +221,6 @@ class World:
             "FAKETIME_DONT_FAKE_MONOTONIC": "1",
         }
         return self.server(env=environment), clock
-
-
-def _temporary_directory() -> Any:
-    import tempfile
-
-    return tempfile.TemporaryDirectory(prefix="holdfast-clock-")
 
 
 class Clock:
