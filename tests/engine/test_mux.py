@@ -800,7 +800,6 @@ async def test_a_reply_that_nobody_asked_for_does_not_reach_the_next_caller_of_t
         one.close()
 
 
-@pytest.mark.xfail(strict=True, reason="a connection is used again without a look at what has come in since")
 async def test_a_reply_that_comes_between_two_calls_does_not_reach_the_next_caller_of_the_blocking_driver(
     peer: Peer,
 ) -> None:

@@ -183,16 +183,10 @@ def test_an_empty_variable_is_no_url() -> None:
         ("http://h", "pass a URL of a known kind"),
         ("localhost:6379", "pass a URL of a known kind"),
         ("redis+http://h", "pass a URL of a known kind"),
-        pytest.param(
-            "redis:h", "mend the URL", marks=pytest.mark.xfail(strict=True, reason="the h is taken for a database")
-        ),
+        ("redis:h", "mend the URL"),
         ("redis://h:port", "mend the URL"),
         ("redis://h:99999", "mend the URL"),
-        pytest.param(
-            "redis://[::1",
-            "mend the URL",
-            marks=pytest.mark.xfail(strict=True, reason="ValueError of urlsplit"),
-        ),
+        ("redis://[::1", "mend the URL"),
         ("redis://h?db=x", "mend the URL"),
         ("unix://", "name the socket's path"),
         ("redis+sentinel://h1,h2", "name the Sentinel service"),
@@ -226,7 +220,7 @@ def test_another_database_of_a_cluster_is_refused_as_an_option_too() -> None:
 
 
 def test_a_database_that_is_no_number_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match="write the database as a number"):
+    with pytest.raises(ConfigurationError, match="a number after the host names the database"):
         target("redis://h/orders")
 
 

@@ -173,7 +173,7 @@ class AsyncDriver:
     # -- connections --------------------------------------------------------------------------------------------
 
     async def _connection(self, effect: Send) -> MuxConnection:
-        address = effect.node or self.topology.address(effect.tag)
+        address = self.topology.place(effect.node, effect.tag)
         if address is None:
             await self.refresh("unknown")
             address = self.topology.address(effect.tag)
@@ -209,10 +209,13 @@ class AsyncDriver:
 
     async def _open(self, address: Address, on_lost: Callable[[MuxConnection], None] | None = None) -> MuxConnection:
         made = self.topology.aio_connection(address)
+        problem = None
         try:
             await made.connect()
         except Exception as error:
-            raise connect_problem(error, self.topology.target) from error
+            problem = connect_problem(error, self.topology.target)
+        if problem is not None:
+            raise problem  # out here, so that it does not carry redis-py's error, which may quote the password
         connection = MuxConnection(timeout=self._timeout, in_flight=self._in_flight, on_lost=on_lost)
         connection.adopt(made)
         return connection
@@ -221,7 +224,7 @@ class AsyncDriver:
         """To a named node, or on a connection of its own."""
         if not effect.alone:
             return await (await self._connection(effect)).send(effect.payload, effect.replies)
-        address = effect.node or self.topology.address(effect.tag)
+        address = self.topology.place(effect.node, effect.tag)
         if address is None:
             raise NotSent("no server is known for this shard yet")
         while self._alone and self._alone[-1].closed:

@@ -131,7 +131,7 @@ _REFRESH = {"READONLY", "CLUSTERDOWN", "MASTERDOWN"}
 _LATER = {"TRYAGAIN", "LOADING", "BUSY", "NOREPLICAS", "MISCONF"}
 _SETUP = {"NOAUTH", "WRONGPASS", "NOPERM"}
 _ASKING = pack(b"ASKING")
-_ASK = re.compile(r"ASK \d+ (.+):(\d+)")
+_ASK = re.compile(r"ASK \d+ (.*):(\d+)")
 
 BACKOFF_FIRST = 0.02
 BACKOFF_MOST = 1.0
@@ -179,7 +179,7 @@ def call(
                 return reply  # type: ignore[no-any-return]
             problem = reply
             try:
-                effect, wait = yield from _after_error(script, tag, payload, str(reply), key, again=effect.replies > 1)
+                effect, wait = yield from _after_error(script, effect, payload, str(reply), key)
             except HoldfastError as error:
                 if unknown:  # refused now, but an attempt before may have gone through
                     raise _gave_up(True, error, script.name, key, clock() - started) from error
@@ -191,14 +191,15 @@ def call(
         attempt += 1
 
 
-def _after_error(
-    script: Script, tag: str, payload: bytes, text: str, key: str, *, again: bool
-) -> Flow[tuple[Send, bool]]:
-    """What to send after an error reply, and whether to wait before that."""
-    word = text.partition(" ")[0]
+def _after_error(script: Script, sent: Send, payload: bytes, text: str, key: str) -> Flow[tuple[Send, bool]]:
+    """What to send after an error reply to `sent`, and whether to wait before that."""
+    word, tag = text.partition(" ")[0], sent.tag
     if word == "NOSCRIPT":
-        # Where SCRIPT LOAD is not allowed or was flushed again, the whole script goes along.
-        return (Send(tag, script.as_eval(payload)) if again else Send(tag, script.pack_load() + payload, 2)), again
+        # Where SCRIPT LOAD is not allowed, was flushed again or would miss its node, the whole script goes along.
+        if sent.node is not None:
+            return Send(tag, _ASKING + script.as_eval(payload), replies=2, node=sent.node), False
+        loaded = sent.replies > 1
+        return (Send(tag, script.as_eval(payload)) if loaded else Send(tag, script.pack_load() + payload, 2)), loaded
     if word == "MOVED":
         yield Refresh(text)
         return Send(tag, payload), False

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
+import ssl
 import threading
 import time
 from collections.abc import Callable
@@ -46,6 +48,12 @@ class Wire:
         self._made = made
         self._socket: Any = made._get_socket()
         self._reader = hiredis.Reader(notEnoughData=NOTHING)
+        self._poll = select.poll()
+        self._poll.register(self._socket, select.POLLIN)
+
+    def quiet(self) -> bool:
+        """Is nothing waiting to be read? TLS has traffic of its own, so there it cannot be told."""
+        return isinstance(self._socket, ssl.SSLSocket) or not self._poll.poll(0)
 
     def exchange(self, payload: bytes, replies: int) -> list[Any]:
         """Send, then read. On any failure the connection is closed: a late reply must not reach the next caller."""
@@ -232,7 +240,7 @@ class ThreadDriver:
     # -- connections --------------------------------------------------------------------------------------------
 
     def _send(self, effect: Send) -> Any:
-        address = effect.node or self.topology.address(effect.tag)
+        address = self.topology.place(effect.node, effect.tag)
         if address is None:
             self._refresh()
             address = self.topology.address(effect.tag)
@@ -244,19 +252,33 @@ class ThreadDriver:
         free = self._free.get(address)
         if free is None:
             free = self._free.setdefault(address, [])
-        try:
-            wire = free.pop()
-        except IndexError:
-            try:
-                wire = Wire(self.topology.connection(address))
-            except (redis.RedisError, OSError) as error:
-                raise connect_problem(error, self.topology.target) from error
+        wire = self._idle(free) or self._connect(address)
         answers = wire.exchange(payload, replies)
         if self._closed:
             wire.close()
         else:
             free.append(wire)
         return answers
+
+    @staticmethod
+    def _idle(free: list[Wire]) -> Wire | None:
+        """A connection that is at rest. One on which something came meanwhile is out of step, or closed."""
+        while True:
+            try:
+                wire = free.pop()
+            except IndexError:
+                return None
+            if wire.quiet():
+                return wire
+            wire.close()
+
+    def _connect(self, address: Address) -> Wire:
+        problem = None
+        try:
+            return Wire(self.topology.connection(address))
+        except (redis.RedisError, OSError) as error:
+            problem = connect_problem(error, self.topology.target)
+        raise problem  # out here, so that it does not carry redis-py's error, which may quote the password
 
     def close(self) -> None:
         self._closed = True

@@ -78,6 +78,13 @@ class Topology:
             return found
         return ("", 0) if self.local else self._primary
 
+    def place(self, node: Address | None, tag: str) -> Address | None:
+        """Where a request goes: to a named node (an empty host means the one that was asked), or to the tag's owner."""
+        owner = self.address(tag)
+        if node is None or node[0] or owner is None:
+            return node or owner
+        return owner[0], node[1]
+
     def addresses(self) -> list[Address]:
         """Every primary that is known."""
         if self.target.kind == "cluster":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from collections.abc import Mapping
@@ -82,14 +83,14 @@ def parse(url: str | None, environ: Mapping[str, str] | None = None) -> Target:
 
 
 def _options(url: str) -> dict[str, Any]:
-    try:
+    options: dict[str, Any] | None = None
+    with contextlib.suppress(ValueError):
         options = dict(parse_url(url))  # type: ignore[no-untyped-call]
-    except ValueError:
-        # Not its text: it may quote a part of the password.
+    if options is None:  # out here, so that it does not carry an error that may quote a part of the password
         raise ConfigurationError(
             f"mend the URL {hide_password(url)!r}: write special characters in the user or password as %XX, "
             "and the port and database as numbers"
-        ) from None
+        )
     options.pop("connection_class", None)
     return options
 
@@ -97,10 +98,10 @@ def _options(url: str) -> dict[str, Any]:
 def _single(url: str, scheme: str) -> Target:
     plain = {"valkey": "redis", "valkeys": "rediss"}.get(scheme, scheme) + url[len(scheme) :]
     shown = hide_password(url)
+    options = _options(plain)
     path = urlsplit(plain).path.strip("/")
     if scheme != "unix" and path and not path.isdigit():
-        raise ConfigurationError(f"write the database as a number after the host: {shown!r} names none")
-    options = _options(plain)
+        raise ConfigurationError(f"mend the URL {shown!r}: a number after the host names the database")
     if scheme == "unix":
         if not options.get("path"):
             raise ConfigurationError(f"name the socket's path: unix:///run/valkey.sock, not {shown!r}")
