@@ -2,6 +2,7 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
+JOBS   ?= 2
 READY  := $(VENV)/.ready
 
 .PHONY: up test check bench sync docs lock clean system
@@ -21,7 +22,7 @@ up: $(READY)
 	$(BIN)/holdfast up --data .holdfast
 
 test: $(READY) system
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest -n $(JOBS) $(ARGS)
 
 check: $(READY)
 	$(BIN)/ruff check .

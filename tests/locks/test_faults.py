@@ -10,7 +10,8 @@ import contextlib
 
 import pytest
 
-from holdfast import Fenced, HoldfastError, NotAcquired
+from holdfast import Fenced, HoldfastError, NotAcquired, ServerError
+from holdfast.events import RenewFailed
 from holdfast.sync import Holdfast as SyncHoldfast
 from support.actors import Fleet
 from support.backends import Backend
@@ -146,7 +147,7 @@ async def run_with(fleet: Fleet, bystander, plan_of, operation: str) -> bool:
         # Nothing stays: background work gives it back, and at the latest its time runs out.
         async def nothing_left():
             infos = [await bystander.do(lambda hf, n=n: hf.inspect(n, kind)) for n in ("a", "b", "c")]
-            return not any(i.held for i in infos)
+            return not any(i.held or i.waiting for i in infos)
 
         await until(nothing_left, within=TTL + 1, what=f"free again: {where}")
     # The next caller is served, alone, with a higher fence.
@@ -241,6 +242,36 @@ async def test_a_guarded_increment_happens_once_although_its_reply_is_lost(quick
     assert (await actor.do(lambda hf: hf.guarded("a", 5, ("GET", key))))[0] == b"1"
     with pytest.raises(Fenced):
         await actor.do(lambda hf: hf.guarded("a", 4, ("INCR", key)))
+
+
+async def test_a_guarded_command_that_fails_is_not_taken_for_done_although_its_reply_is_lost(quick_fleet: Fleet):
+    client = await quick_fleet.client(**QUICK)
+    actor = await quick_fleet.actor(client)
+    key = client.guard_key("a", "text")
+    await actor.do(lambda hf: hf.guarded("a", 1, ("SET", key, "text", "EX", 60)))
+    with pytest.raises(ServerError, match="number 2 failed"):
+        await actor.do(lambda hf: hf.guarded("a", 1, ("GET", key), ("INCR", key)))
+    plan = Plan({0: "reply dropped"}, KeyboardInterrupt)
+    install(client, plan)
+    with pytest.raises(ServerError, match="lost with the first reply"):
+        await actor.do(lambda hf: hf.guarded("a", 1, ("INCR", key)))
+    assert plan.hits
+
+
+async def test_a_refused_renewal_is_not_tried_without_pause(valkey: Backend):
+    """An error that comes at once must not make the keeper spin until the deadline."""
+    seen = []
+    with SyncHoldfast(valkey.url, observers=[seen.append]) as hf:
+        lease = hf.lock("a", ttl=1.0).acquire()
+        server = valkey.owner.client()
+        server.execute_command("ACL", "SETUSER", "default", "-pexpire")
+        try:
+            await asyncio.to_thread(lease.wait_lost, 5)
+        finally:
+            server.execute_command("ACL", "SETUSER", "default", "+pexpire")
+        assert lease.lost
+        failures = [event for event in seen if isinstance(event, RenewFailed)]
+        assert 1 <= len(failures) <= 12
 
 
 async def test_a_blocking_twin_survives_a_keyboard_interrupt(valkey: Backend):

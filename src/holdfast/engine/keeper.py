@@ -29,6 +29,7 @@ IDLE_TICKS = 8
 CHUNK = 256
 JUMP = 1.0
 ORPHAN = 5.0
+RETRY = 0.5
 SENTINEL_CHECK = 1.0
 
 
@@ -37,8 +38,8 @@ class Hold:
 
     __slots__ = (
         "_lock", "_watchers", "abandoned", "adopted", "bucket", "deadline", "ends", "entry", "fence", "given_up",
-        "group", "home", "key", "lost_reason", "name", "over", "renewing", "renews", "span", "started", "token", "ttl",
-        "waited",
+        "group", "home", "key", "lost_reason", "name", "not_before", "over", "renewing", "renews", "span", "started",
+        "token", "ttl", "waited",
     )  # fmt: skip
 
     def __init__(
@@ -69,6 +70,8 @@ class Hold:
         """Under which lock and owner it is found for re-entry."""
         self.bucket = 0
         self.renewing = False
+        self.not_before = 0.0
+        """After a renewal that failed: no new one before this."""
         self.adopted = False
         self.abandoned = False
         """Nobody can release it any more. A lease adopts it at once; one that is never adopted is abandoned too."""
@@ -107,7 +110,7 @@ class Hold:
         """When the keeper must see to it: at the next renewal, or at the end."""
         if self.renewing or self.given_up or not (self.renews or self.span < self.ttl):
             return self.deadline
-        return self.deadline - self.span * 2 / 3
+        return min(self.deadline, max(self.deadline - self.span * 2 / 3, self.not_before))
 
 
 class Keeper:
@@ -268,7 +271,7 @@ class Keeper:
                 self._lose(hold, self._end_reason(hold))
                 continue
             when = hold.next_look()
-            if when == hold.deadline:  # nothing to renew: only its end to wait for
+            if when == hold.deadline:  # nothing to renew, or no time to: only its end to wait for
                 self._again(hold, now)
             elif hold.ends is not None and hold.deadline >= hold.ends:
                 self._again(hold, now, hold.deadline)
@@ -339,6 +342,7 @@ class Keeper:
             for hold in holds:
                 if self._events:
                     self._events.emit(RenewFailed(hold.name, hold.fence, str(error)))
+                hold.not_before = self._clock() + min(RETRY, hold.span / 10)
                 self._rebucket(hold, hold.deadline, hold.span)
             return
         self._check_clock(int(reply[1]) / 1000, asked)

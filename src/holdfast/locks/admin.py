@@ -130,7 +130,8 @@ def guarded(
     reply = yield from _ask(core, "locks/guarded", tag, (key,), args, key)
     if reply[0] == Status.FAILED.encode():
         raise ServerError(
-            f"mend command number {int(reply[1])}: {reply[2].decode('utf-8', 'replace')}. Those before it were done",
+            f"mend the commands: number {int(reply[1]) or '?'} failed, {reply[2].decode('utf-8', 'replace')}. "
+            "Those before it were done",
             operation="locks/guarded", key=key,
         )  # fmt: skip
     if reply[0] == Status.REPLAYED.encode():

@@ -36,7 +36,9 @@ def acquire(core: Core, spec: Spec, wait: float | None, home: Home) -> Flow[Hold
         core.mailbox.expect(token)
     try:
         hold = yield from _ask_until(core, spec, wait, home, token, started)
-        if hold is not None and spec.replicas:
+        if hold is None:
+            yield from _give_back(core, spec, token)
+        elif spec.replicas:
             yield from _confirm_replicas(core, spec, hold)
     except INTERRUPTED:
         yield Detach(_give_back(core, spec, token))
@@ -44,7 +46,6 @@ def acquire(core: Core, spec: Spec, wait: float | None, home: Home) -> Flow[Hold
     finally:
         core.mailbox.forget(token)
     if hold is None:
-        yield from _give_back(core, spec, token)
         _refused(core, spec, started, "wait ran out")
     core.begin(hold)
     return hold

@@ -50,12 +50,13 @@ class LocalCluster:
     """Three primaries with a replica each (by default), joined and in sync when `start` returns.
 
         with LocalCluster() as cluster:
-            client = connect(cluster.url) cluster.failover(slot)                  # the primary of that slot
-            is killed, its replica takes over cluster.restart_dead()
+            client = connect(cluster.url)
+            cluster.failover(slot)                 # the primary of that slot is killed, its replica takes over
+            cluster.restart_dead()
 
-            cluster.begin_migration(slot, target)   # from here the source answers ASK for keys it does not
-            have cluster.move_keys(slot, limit=1)        # scripts on a moved and an unmoved key are told
-            TRYAGAIN cluster.finish_migration(slot)          # from here the source answers MOVED
+            cluster.begin_migration(slot, target)  # from here the source answers ASK for keys it does not have
+            cluster.move_keys(slot, limit=1)       # scripts on a moved and an unmoved key are told TRYAGAIN
+            cluster.finish_migration(slot)         # from here the source answers MOVED
 
     A failover by `kill` needs three primaries, because the others elect the successor. `persistence` and
     `config` are those of `LocalServer`.
