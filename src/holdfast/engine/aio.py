@@ -150,8 +150,8 @@ class AsyncDriver:
             await waiting
         finally:
             timer.cancel()
-            self._mailbox.unpark(effect.token)
-        return self._mailbox.take(effect.token)
+            message = self._mailbox.take(effect.token)
+        return message
 
     async def _listen(self, effect: Listen) -> bool:
         """Without a subscription the waiter still asks at its bounded intervals, so a failure here is no error."""

@@ -39,13 +39,12 @@ class Mailbox:
         self._slots.pop(token, None)
 
     def take(self, token: str) -> str | None:
-        """The message that came, if one did."""
+        """The message that came, if one did. Nobody is called for this token any more."""
         with self._lock:
             slot = self._slots.get(token)
-            if isinstance(slot, str):
+            if slot is not None:
                 self._slots[token] = None
-                return slot
-        return None
+        return slot if isinstance(slot, str) else None
 
     def park(self, token: str, wake: Callable[[], None]) -> None:
         """Call `wake` when a message comes, or now if it came."""
@@ -54,11 +53,6 @@ class Mailbox:
                 self._slots[token] = wake
                 return
         wake()
-
-    def unpark(self, token: str) -> None:
-        with self._lock:
-            if callable(self._slots.get(token)):
-                self._slots[token] = None
 
     def deliver(self, message: str) -> None:
         """`grant TOKEN FENCE MS`, `try TOKEN` or `lost TOKEN REASON`."""

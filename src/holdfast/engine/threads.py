@@ -174,8 +174,8 @@ class ThreadDriver:
         try:
             arrived.wait(effect.seconds)
         finally:
-            self._mailbox.unpark(effect.token)
-        return self._mailbox.take(effect.token)
+            message = self._mailbox.take(effect.token)
+        return message
 
     def _listen(self, effect: Listen) -> bool:
         """Signals come in over the keeper's loop. Without them the waiter still asks at its bounded intervals."""

@@ -170,11 +170,12 @@ def release(core: Core, spec: Spec, hold: Hold) -> Flow[None]:
     place = spec.place
     started = core.clock()
     over = hold.lost_reason
-    core.end(hold)
     if over:
+        core.end(hold)
         if over != "forked":  # then the parent has it, and goes on holding it
             yield Detach(_give_back(core, spec, hold.token))
         raise lost_error(hold, "locks/release")
+    hold.over = True  # from here on nobody may call it lost; the books are closed while the server works
     unanswered: list[ReplyLost] = []
     flow = call(
         core.scripts.get("locks/release"), place.tag, place.keys, (hold.token, place.channels), clock=core.clock,
@@ -183,13 +184,16 @@ def release(core: Core, spec: Spec, hold: Hold) -> Flow[None]:
     )  # fmt: skip
     try:
         reply = yield from flow
+        core.end(hold)
     except (Unavailable, Indeterminate) as error:
+        core.end(hold)
         raise Indeterminate(
             f"go on: it ends by itself in at most {max(0.0, hold.deadline - core.clock()):.1f} s. "
             "The release got no answer",
             operation="locks/release", key=place.name, elapsed=core.clock() - started,
         ) from error  # fmt: skip
     except INTERRUPTED:
+        core.end(hold)
         yield Detach(_give_back(core, spec, hold.token))
         raise
     now = core.clock()

@@ -1,5 +1,6 @@
 -- include grant
 local DEAF_LIMIT = 128
+local granted = false
 
 local function drop_hold(token, weight)
   used = math.max(0, used - weight)
@@ -51,12 +52,16 @@ end
 -- Hands free permits to the waiters at the head of the queue, first come first served, and tells each of them alone.
 -- A waiter whose lease ran out is removed. One that nobody listens for is passed over and keeps its place: its
 -- process is dead, or is about to subscribe and will then ask. `me` is the caller and gets its answer as a reply.
--- `offer` only wakes a barging waiter instead of granting to it. Answers true if nobody who listens is left waiting.
-local function pump(channels, me, offer)
+-- `offer` only wakes a barging waiter instead of granting to it. `gone` is a hold that ended in this call: its fields
+-- are deleted along with the first ticket. Answers true if nobody who listens is left waiting.
+local function pump(channels, me, offer, gone)
   local deaf = 0
   while used < limit and deaf < DEAF_LIMIT do
     local head = call('ZRANGE', K[2], deaf, deaf)[1]
-    if not head then return true end
+    if not head then
+      queue = deaf > 0
+      return true
+    end
     local ticket = call('HGET', K[1], 'w:' .. head)
     local deadline, weight, ttl, lease, style = parse_ticket(ticket or '0 0 0 0 f')
     if deadline <= now or deadline - now > lease then
@@ -78,7 +83,13 @@ local function pump(channels, me, offer)
       end
       if ms then
         call('ZREM', K[2], head)
-        call('HDEL', K[1], 'w:' .. head)
+        if gone then
+          call('HDEL', K[1], 'w:' .. head, 'h:' .. gone, 'o:' .. gone)
+          gone = nil
+        else
+          call('HDEL', K[1], 'w:' .. head)
+        end
+        granted = true
         count_in(weight, ttl, ms)
         write('h:' .. head, hold_text(now + ms, weight, fence, now, ttl))
       end
@@ -87,11 +98,12 @@ local function pump(channels, me, offer)
   return false
 end
 
--- After permits were given back: hand them on, and if nobody is left the lock's keys go.
-local function settle(channels)
-  if queue and used < limit then pump(channels, nil, true) end
-  if queue and call('EXISTS', K[2]) == 0 then queue = false end
+-- After permits were given back: hand them on, and if nobody is left the lock's keys go. `gone` as for pump.
+local function settle(channels, gone)
+  if queue and used < limit then pump(channels, nil, true, gone) end
+  if granted then return end
   if used > 0 or queue then
+    if gone then call('HDEL', K[1], 'h:' .. gone, 'o:' .. gone) end
     write()
   else
     call('DEL', K[1])

@@ -64,17 +64,21 @@ if lease == 0 then return {'busy', math.max(0, soonest - now)} end
 
 queue = true
 longest = math.max(longest, ttl, lease)
-if not ticket then
+local place = string.format('%d %d %d %d %s', now + lease, weight, ttl, lease, ARGV[6])
+if ticket then
+  write('w:' .. token, place)
+else
   call('ZADD', K[2], next_fence(), token)
-  call('HSET', K[1], 'o:' .. token, ARGV[7])
+  write('w:' .. token, place, 'o:' .. token, ARGV[7])
 end
-write('w:' .. token, string.format('%d %d %d %d %s', now + lease, weight, ttl, lease, ARGV[6]))
 call('PEXPIRE', K[2], longest + GRACE)
 
-pump(ARGV[8], token, false)
-hold = call('HGET', K[1], 'h:' .. token)
-if hold then
-  local _, _, fence = parse_hold(hold)
-  return {'granted', fence, ttl, reaped, reaped_owner}
+if used < limit then
+  pump(ARGV[8], token, false)
+  hold = call('HGET', K[1], 'h:' .. token)
+  if hold then
+    local _, _, fence = parse_hold(hold)
+    return {'granted', fence, ttl, reaped, reaped_owner}
+  end
 end
 return {'queued', call('ZRANK', K[2], token), math.max(0, soonest - now)}

@@ -26,8 +26,15 @@ if hold then
 end
 
 -- include queue
-if hold then drop_hold(token, weight) end
 if ticket then drop_ticket(token) end
+if hold then
+  -- Its fields go with the next write; so `reap` must not see it again.
+  used = math.max(0, used - weight)
+  if used > 0 then
+    drop_hold(token, 0)
+    hold = nil
+  end
+end
 reap()
-settle(ARGV[2])
+settle(ARGV[2], hold and token)
 return {status}
