@@ -252,7 +252,21 @@ async def renewal_survives_a_lost_connection(world: World):
     assert not lease.lost, "PITFALL 9: one failed renewal was the last one"
 
 
-@cases.pitfall(9, goes_on_after_unlock=patch(Keeper, "remove", lambda keeper, hold: None))
+def _goes_on_after_unlock(world: World) -> None:
+    """The keeper is not told of the release, and does not see it."""
+    look = Keeper._look
+
+    def blind(keeper, due):
+        due = list(due)
+        for hold in due:
+            hold.over = False
+        look(keeper, due)
+
+    world.patch.setattr(Keeper, "remove", lambda keeper, hold: None)
+    world.patch.setattr(Keeper, "_look", blind)
+
+
+@cases.pitfall(9, goes_on_after_unlock=_goes_on_after_unlock)
 async def renewal_ends_with_the_release(world: World):
     events = []
     holder = await world.client(observers=[events.append])

@@ -87,9 +87,7 @@ async def the_queue_does_not_outlive_its_waiters(world: World):
     assert all(0 < life <= 100_000 for life in lives), "PITFALL 5: the queue has no TTL"
 
 
-@cases.pitfall(
-    5, goes_to_the_end=lua("locks/acquire", "if not ticket then\n  call('ZADD'", "if true then\n  call('ZADD'")
-)
+@cases.pitfall(5, goes_to_the_end=lua("locks/acquire", "if ticket then\n  write(", "if false then\n  write("))
 async def a_waiter_that_asks_again_has_one_place_and_keeps_it(world: World):
     client = await world.client()
     await client.lock("a").acquire()
@@ -104,7 +102,7 @@ async def a_waiter_that_asks_again_has_one_place_and_keeps_it(world: World):
     7,
     not_recognised=lua(
         *("locks/acquire", "if hold then\n  local deadline, w", "if false then\n  local deadline, w"),
-        *("locks/acquire", "hold = call('HGET', K[1], 'h:' .. token)\nif hold then", "if false then"),
+        *("locks/acquire", "  hold = call('HGET', K[1], 'h:' .. token)\n  if hold then", "  if false then"),
     ),
 )
 async def nobody_waits_for_itself_after_a_lost_reply(world: World):
@@ -173,8 +171,8 @@ async def commands_per_hand_over(world: World, number: int) -> float:
     12,
     everybody_woken=lua(
         "locks/_queue",
-        "if queue and used < limit then pump(channels, nil, true) end",
-        """if queue and used < limit then pump(channels, nil, true) end
+        "if queue and used < limit then pump(channels, nil, true, gone) end",
+        """if queue and used < limit then pump(channels, nil, true, gone) end
   for _, waiter in ipairs(call('ZRANGE', K[2], 0, -1)) do tell(channels, waiter, 'try ' .. waiter) end""",
     ),
 )
