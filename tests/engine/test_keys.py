@@ -302,11 +302,11 @@ print(json.dumps([[shard_of(id_bytes(i)) for i in ids], [hash(i) % SHARDS for i 
 """
 
 
-def shards_in_a_process(seed: str) -> tuple[list[int], list[int]]:
-    """Our shards and those of Python's `hash`, in a process with this hash seed."""
+def shards_in_a_process(salt: str) -> tuple[list[int], list[int]]:
+    """Our shards and those of Python's `hash`, in a process that salts its hashes like this."""
     done = subprocess.run(
         [sys.executable, "-c", OTHER_PROCESS],
-        env={**os.environ, "PYTHONHASHSEED": seed},
+        env={**os.environ, "PYTHONHASHSEED": salt},
         capture_output=True,
         check=True,
         timeout=30,
@@ -316,7 +316,7 @@ def shards_in_a_process(seed: str) -> tuple[list[int], list[int]]:
 
 
 def test_shard_is_the_same_in_every_process_where_hash_is_not() -> None:
-    # Given two processes with different hash seeds
+    # Given two processes that salt their hashes differently
     ours, pythons = shards_in_a_process("1")
     ours_again, pythons_again = shards_in_a_process("2")
 

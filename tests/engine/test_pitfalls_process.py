@@ -56,7 +56,7 @@ print([place(core, "lock", f"user:{number}").lock for number in range(50)])
     salted_hash=before_all("import holdfast.locks.spec as spec; spec.shard_of = lambda raw: hash(raw) % 64"),
 )
 async def two_workers_lock_the_same_key(world: World):
-    workers = [await world.python(KEYS_OF_A_WORKER, PYTHONHASHSEED=seed) for seed in ("1", "2")]
+    workers = [await world.python(KEYS_OF_A_WORKER, PYTHONHASHSEED=salt) for salt in ("1", "2")]
     (one, _), (two, _) = await asyncio.gather(*(worker.communicate() for worker in workers))
     assert one.count(b"user:") == 50
     assert one == two, "PITFALL 16: two workers lock different keys"

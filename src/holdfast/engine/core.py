@@ -5,12 +5,11 @@ from __future__ import annotations
 import os
 import secrets
 import socket
-import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from holdfast.engine.aio import AsyncDriver
-from holdfast.engine.clock import Clock, system_clock
+from holdfast.engine.clock import system_clock
 from holdfast.engine.embedded import EmbeddedServer
 from holdfast.engine.flow import NotSent
 from holdfast.engine.keeper import Hold, Keeper
@@ -31,22 +30,18 @@ TOKENS_AT_ONCE = 128
 class Core:
     """Settings, keys, scripts, clock, events, and every hold of this client."""
 
-    def __init__(
-        self, url: str | None, *, observers: Iterable[Observer], overrides: Mapping[str, Any],
-        scripts: Scripts | None = None, clock: Clock | None = None,
-    ) -> None:  # fmt: skip
+    def __init__(self, url: str | None, *, observers: Iterable[Observer], overrides: Mapping[str, Any]) -> None:
         self.target: Target = parse(url)
         self.settings = Settings.load(overrides)
         self.keys = Keys(self.settings.prefix)
-        self.scripts = scripts or Scripts()
-        self.clock = clock or system_clock()
+        self.scripts = Scripts()
+        self.clock = system_clock()
         self.events = Events(observers)
         self.mailbox = Mailbox()
         self.mailbox.on_lost = self._told_lost
         self.holds: dict[str, Hold] = {}
         self.entered: dict[tuple[str, Any], Any] = {}
         """Leases by lock key and owning task or thread: where re-entry is found."""
-        self._lock = threading.Lock()
         self.places: dict[tuple[str, Any], Any] = {}
         self.busy_until: dict[tuple[str, int], tuple[float, float]] = {}
         """Locks that were seen busy: when, and until when at the latest."""
@@ -160,6 +155,3 @@ class Core:
         hold = self.holds.get(token)
         if hold is not None and hold.lose(reason):
             self.end_lost(hold)
-
-
-HomeCheck = Callable[[], bool]

@@ -39,13 +39,12 @@ class Hold:
     __slots__ = (
         "_lock", "_watchers", "abandoned", "adopted", "bucket", "deadline", "ends", "entry", "fence", "given_up",
         "group", "home", "key", "lost_reason", "name", "not_before", "over", "renewing", "renews", "span", "started",
-        "token", "ttl", "waited",
+        "token", "ttl",
     )  # fmt: skip
 
     def __init__(
         self, *, name: str, token: str, fence: int, key: str, group: tuple[str, str, str], ttl: float, span: float,
         asked: float, started: float, max_hold: float | None, renews: bool, home: Callable[[], bool],
-        waited: float = 0.0,
     ) -> None:  # fmt: skip
         self.name = name
         self.token = token
@@ -57,7 +56,6 @@ class Hold:
         self.span = span
         """How long the current grant lasts: a hand-over is short until it is confirmed."""
         self.started = started
-        self.waited = waited
         self.ends = started + max_hold if max_hold is not None else None
         self.deadline = asked + span
         """Counted from before the request was sent, so it is never later than the server's."""

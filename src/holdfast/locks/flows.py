@@ -128,7 +128,6 @@ def _granted(
     return Hold(
         name=place.name, token=token, fence=fence, key=place.lock, group=(RENEW, place.tag, place.shard),
         ttl=spec.ttl, span=span, asked=asked, started=now, max_hold=spec.max_hold, renews=spec.renew, home=home,
-        waited=now - started,
     )  # fmt: skip
 
 
