@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 from hiredis import ReplyError
 
@@ -21,6 +21,7 @@ from holdfast.locks.spec import Spec
 Home = Callable[[], bool]
 
 RENEW = "locks/renew"
+WAIT_OVER = "wait ran out"
 _GRANTED = Status.GRANTED.encode()
 _BUSY = Status.BUSY.encode()
 
@@ -35,34 +36,35 @@ def acquire(core: Core, spec: Spec, wait: float | None, home: Home) -> Flow[Hold
     if wait != 0:
         core.mailbox.expect(token)
     try:
-        hold = yield from _ask_until(core, spec, wait, home, token, started)
-        if hold is None:
-            yield from _give_back(core, spec, token)
+        outcome = yield from _ask_until(core, spec, wait, home, token, started)
+        if isinstance(outcome, str):
+            if wait != 0:  # a try leaves nothing behind
+                yield from _give_back(core, spec, token)
         elif spec.replicas:
-            yield from _confirm_replicas(core, spec, hold)
+            yield from _confirm_replicas(core, spec, outcome)
     except INTERRUPTED:
         yield Detach(_give_back(core, spec, token))
         raise
     finally:
         core.mailbox.forget(token)
-    if hold is None:
-        _refused(core, spec, started, "wait ran out")
-    core.begin(hold)
-    return hold
+    if isinstance(outcome, str):
+        raise _refused(core, spec, started, outcome)
+    core.begin(outcome)
+    return outcome
 
 
-def _refused(core: Core, spec: Spec, started: float, reason: str) -> NoReturn:
+def _refused(core: Core, spec: Spec, started: float, reason: str) -> NotAcquired:
     waited = core.clock() - started
     if core.events:
         core.events.emit(Refused(spec.place.name, waited, reason))
-    raise NotAcquired(
+    return NotAcquired(
         f"try later or wait longer: somebody else has it ({reason})",
         operation="locks/acquire", key=spec.place.name, elapsed=waited,
     )  # fmt: skip
 
 
-def _ask_until(core: Core, spec: Spec, wait: float | None, home: Home, token: str, started: float) -> Flow[Hold | None]:
-    """Ask, and if queued wait for the signal, until granted. None: the wait ran out."""
+def _ask_until(core: Core, spec: Spec, wait: float | None, home: Home, token: str, started: float) -> Flow[Hold | str]:
+    """Ask, and if queued wait for the signal, until granted. Text: why not."""
     clock, settings, place = core.clock, core.settings, spec.place
     give_up = math.inf if wait is None else started + wait
     lease = 0 if wait == 0 else int(settings.waiter_lease * 1000)
@@ -81,13 +83,13 @@ def _ask_until(core: Core, spec: Spec, wait: float | None, home: Home, token: st
         if reply[0] == _GRANTED:
             return _granted(core, spec, token, int(reply[1]), int(reply[2]) / 1000, asked, started, home, reply)
         if reply[0] == _BUSY:
-            _refused(core, spec, started, f"busy for up to {int(reply[1]) / 1000:.3f} s more")
+            return f"busy for up to {int(reply[1]) / 1000:.3f} s more"
         rank, remaining = int(reply[1]), int(reply[2]) / 1000
         if first and core.events:
             core.events.emit(Waited(place.name, rank))
         first = False
         if clock() >= give_up:
-            return None
+            return WAIT_OVER
         if (yield Listen(place.tag, place.channels + core.client_id)):
             continue  # a grant may have come between the request and the subscription
         message = yield Await(
@@ -97,7 +99,7 @@ def _ask_until(core: Core, spec: Spec, wait: float | None, home: Home, token: st
             _, _, fence, ms = message.split(" ")
             return _granted(core, spec, token, int(fence), int(ms) / 1000, asked, started, home, None)
         if clock() >= give_up:
-            return None
+            return WAIT_OVER
 
 
 def _pause(span: float, rank: int, remaining: float) -> float:
