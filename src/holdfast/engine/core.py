@@ -42,7 +42,7 @@ class Core:
         self.holds: dict[str, Hold] = {}
         self.entered: dict[tuple[str, Any], Any] = {}
         """Leases by lock key and owning task or thread: where re-entry is found."""
-        self.places: dict[tuple[str, Any], Any] = {}
+        self.specs: dict[Any, Any] = {}
         self.busy_until: dict[tuple[str, int], tuple[float, float]] = {}
         """Locks that were seen busy: when, and until when at the latest."""
         self._embedded: EmbeddedServer | None = None

@@ -62,15 +62,13 @@ class Wire:
             answers: list[Any] = []
             reader, recv = self._reader, self._socket.recv
             while len(answers) < replies:
-                reply = reader.gets()
-                if reply is not NOTHING:
-                    answers.append(reply)
-                    continue
                 data = recv(READ)
                 if not data:
                     raise OSError("closed by the server")
                 reader.feed(data)
-            if reader.gets() is not NOTHING:
+                while (reply := reader.gets()) is not NOTHING:
+                    answers.append(reply)
+            if len(answers) > replies:
                 raise OSError("a reply that nobody asked for")
             return answers
         except BaseException as error:

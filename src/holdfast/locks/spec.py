@@ -14,7 +14,7 @@ RW_PERMITS = 1_000_000
 """A read/write lock is this many permits: a reader takes one, a writer all."""
 MAX_PERMITS = 1_000_000
 MIN_TTL = 0.05
-KNOWN_PLACES = 4096
+KNOWN_SPECS = 4096
 MAX_TTL = MAX_SECONDS
 
 Ttl = float | int | str | None
@@ -41,17 +41,12 @@ class Place(NamedTuple):
 
 
 def place(core: Core, kind: str, name: Id) -> Place:
-    """Remembered for a while: a lock that is taken often should not be worked out each time."""
-    if isinstance(name, (str, bytes)):
-        known: Place | None = core.places.get((kind, name))
-        if known is not None:
-            return known
     raw = id_bytes(name)
     tag = core.keys.tag(ROOM, shard_of(raw))
     base = core.keys.base(tag)
     part = encode(raw)
     shown = decode(part)
-    found = Place(
+    return Place(
         shown if isinstance(shown, str) else part,
         part,
         kind,
@@ -62,10 +57,6 @@ def place(core: Core, kind: str, name: Id) -> Place:
         f"{base}audit",
         f"{base}sig:",
     )
-    if len(core.places) >= KNOWN_PLACES:
-        core.places.clear()
-    core.places[(kind, name)] = found
-    return found
 
 
 class Spec(NamedTuple):
