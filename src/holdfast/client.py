@@ -232,7 +232,7 @@ class Holdfast:
         types = (type(name), type(ttl), type(max_hold), type(replicas), type(replica_timeout))
         known = self._core.specs
         try:
-            return known[asked, types]
+            return known[asked, types]  # type: ignore[no-any-return]
         except (KeyError, TypeError):
             spec = make_spec(
                 self._core, kind, name, weight=weight, limit=limit, ttl=ttl, fair=fair, renew=renew,

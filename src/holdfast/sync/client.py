@@ -17,7 +17,7 @@ from holdfast.events import Observer
 from holdfast.keys import Id
 from holdfast.locks import admin, flows
 from holdfast.locks.inspect import AuditEntry, LockInfo
-from holdfast.locks.spec import MAX_PERMITS, RW_PERMITS, Spec, Ttl, check_count, make_spec, place
+from holdfast.locks.spec import KNOWN_SPECS, MAX_PERMITS, RW_PERMITS, Spec, Ttl, check_count, make_spec, place
 from holdfast.sync.lease import Lease
 from holdfast.sync.lock import AllLocks, Lock, ReadWriteLock, Semaphore
 
@@ -226,10 +226,22 @@ class Holdfast:
         self, kind: str, name: Id, weight: int, limit: int, ttl: Ttl, fair: bool, renew: bool,
         max_hold: float | None, replicas: int, replica_timeout: float, *, reentrant: bool,
     ) -> Spec:  # fmt: skip
-        return make_spec(
-            self._core, kind, name, weight=weight, limit=limit, ttl=ttl, fair=fair, renew=renew, max_hold=max_hold,
-            replicas=replicas, replica_timeout=replica_timeout, reentrant=reentrant,
-        )  # fmt: skip
+        # Remembered for a while, as a lock that is taken often should not be worked out and checked each time.
+        # Types are part of the key: True is no number of replicas, although it equals 1.
+        asked = (kind, name, weight, limit, ttl, fair, renew, max_hold, replicas, replica_timeout, reentrant)
+        types = (type(name), type(ttl), type(max_hold), type(replicas), type(replica_timeout))
+        known = self._core.specs
+        try:
+            return known[asked, types]  # type: ignore[no-any-return]
+        except (KeyError, TypeError):
+            spec = make_spec(
+                self._core, kind, name, weight=weight, limit=limit, ttl=ttl, fair=fair, renew=renew,
+                max_hold=max_hold, replicas=replicas, replica_timeout=replica_timeout, reentrant=reentrant,
+            )  # fmt: skip
+        if len(known) >= KNOWN_SPECS:
+            known.clear()
+        known[asked, types] = spec
+        return spec
 
     def _specs(self, names: Sequence[Id], ttl: Ttl, renew: bool, max_hold: float | None) -> list[tuple[Id, Spec]]:
         if isinstance(names, (str, bytes)):
