@@ -156,6 +156,11 @@ def check_fences(reports: list[dict]) -> dict[str, list[int]]:
 SETTINGS = {"retry_for": 15.0, "call_timeout": 1.0, "connect_timeout": 1.0}
 
 
+def calls(server) -> int:
+    stats = server.client().info("commandstats")
+    return stats.get("cmdstat_evalsha", {"calls": 0})["calls"]
+
+
 def test_a_sentinel_failover_under_load_never_takes_a_fence_back():
     with LocalSentinel() as service, contextlib.ExitStack() as stack:
         workers = [stack.enter_context(Worker(service.url, **SETTINGS)) for _ in range(3)]
@@ -164,7 +169,8 @@ def test_a_sentinel_failover_under_load_never_takes_a_fence_back():
         with Holdfast(service.url, **SETTINGS) as hf:
             before = hf.lock("probe", ttl=2).acquire()
             before.release()
-            time.sleep(1.0)  # a stretch of load before the fault; not a wait for anything
+            server = service.primary_server()
+            until_blocking(lambda: calls(server) > 500, what="a stretch of load before the fault")
             service.failover(kill=True)
             after = hf.lock("probe", ttl=2).acquire(wait=10)
             assert after.fence > before.fence
