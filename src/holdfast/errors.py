@@ -3,6 +3,8 @@
     HoldfastError
     ├── ConfigurationError      what was passed can never work (also a ValueError)
     │   ├── InvalidId           an id that is empty, too long or of the wrong type
+    │   ├── InvalidPayload      data that is neither a JSON value nor bytes
+    │   │   └── TooLarge        data that is larger than allowed
     │   └── UnsafeServer        the server would break the promises: eviction, too old
     ├── NotAcquired             somebody else has it; nothing is held
     │   └── NotReplicated       granted, but too few replicas confirmed it in time; given back
@@ -12,6 +14,8 @@
     ├── Unavailable             the server was not reached or did not act; nothing happened
     │   └── ServerFull          the server is out of memory and refused to add anything
     ├── Indeterminate           it was sent and no answer came; it may or may not have happened
+    ├── UnreadablePayload       stored data that cannot be read
+    │   └── NewerPayload        stored by a newer version; it stays where it is
     └── ServerError             an answer that should not exist; please report it
 
 "Not acquired", "lost", "unavailable" and "indeterminate" ask for different reactions and so never share a branch.
@@ -48,6 +52,14 @@ class ConfigurationError(HoldfastError, ValueError):
 
 class InvalidId(ConfigurationError):
     """An id is empty, longer than 512 bytes, or neither text nor bytes."""
+
+
+class InvalidPayload(ConfigurationError):
+    """The data is neither a JSON value nor bytes. Nothing was sent."""
+
+
+class TooLarge(InvalidPayload):
+    """The data is larger than allowed. Nothing was sent."""
 
 
 class UnsafeServer(ConfigurationError):
@@ -93,6 +105,14 @@ class ServerFull(Unavailable):
 
 class Indeterminate(HoldfastError):
     """A request was sent and no answer came in time. It may or may not have happened."""
+
+
+class UnreadablePayload(HoldfastError):
+    """Stored data cannot be read: it is damaged, or something else wrote it."""
+
+
+class NewerPayload(UnreadablePayload):
+    """Stored data is of a newer version than this process knows. It stays where it is."""
 
 
 class ServerError(HoldfastError):
