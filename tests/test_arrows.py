@@ -45,7 +45,7 @@ def allowed(part: str) -> set[str] | None:
 EXCEPTIONS = {("node", "holdfast.engine.embedded"), ("cli", "holdfast.engine.embedded")}
 """For now: a node starts the embedded server itself."""
 
-WIRING = {"client", "sync", ""}
+WIRING = {"client", "sync", "work", ""}
 """What puts the rooms together, and so knows them all."""
 
 

@@ -19,12 +19,18 @@ PACKAGE = ROOT / "src" / "holdfast"
 FILES = {
     "locks/lease.py": "sync/lease.py",
     "locks/lock.py": "sync/lock.py",
+    "buffers/batch.py": "sync/batch.py",
+    "buffers/buffer.py": "sync/buffer.py",
+    "sessions/sessions.py": "sync/sessions.py",
     "client.py": "sync/client.py",
 }
 
 WORDS = [
     (r"holdfast\.locks\.lease\b", "holdfast.sync.lease"),
     (r"holdfast\.locks\.lock\b", "holdfast.sync.lock"),
+    (r"holdfast\.sessions\.sessions\b", "holdfast.sync.sessions"),
+    (r"holdfast\.buffers\.batch\b", "holdfast.sync.batch"),
+    (r"holdfast\.buffers\.buffer\b", "holdfast.sync.buffer"),
     (r"from holdfast\.engine\.aio import AsyncDriver", "from holdfast.engine.threads import ThreadDriver"),
     (r"\bAsyncDriver\b", "ThreadDriver"),
     (r"\bAsyncScope\b", "ThreadScope"),

@@ -1,5 +1,9 @@
 """Holdfast: a fleet of workers on one Valkey or Redis that behaves like one careful worker."""
 
+from holdfast.buffers.batch import Batch
+from holdfast.buffers.buffer import Buffer
+from holdfast.buffers.letters import BufferStats, BufferTotals, DeadLetter
+from holdfast.buffers.message import Appended, Message, Pair
 from holdfast.client import Holdfast
 from holdfast.errors import (
     ConfigurationError,
@@ -7,12 +11,16 @@ from holdfast.errors import (
     HoldfastError,
     Indeterminate,
     InvalidId,
+    InvalidPayload,
     LeaseLost,
+    NewerPayload,
     NotAcquired,
     NotReplicated,
     ServerError,
     ServerFull,
+    TooLarge,
     Unavailable,
+    UnreadablePayload,
     UnsafeServer,
     WouldDeadlock,
 )
@@ -20,31 +28,51 @@ from holdfast.locks.fencing import SqlGuard
 from holdfast.locks.inspect import AuditEntry, Holder, LockInfo, Waiter
 from holdfast.locks.lease import Lease
 from holdfast.locks.lock import AllLocks, Lock, ReadWriteLock, Semaphore
+from holdfast.sessions.entry import Context, Draft, Entry, Saved, Trimmed
+from holdfast.sessions.sessions import Sessions
 
 __version__ = "0.1.0"
 
 __all__ = [
     "AllLocks",
+    "Appended",
     "AuditEntry",
+    "Batch",
+    "Buffer",
+    "BufferStats",
+    "BufferTotals",
     "ConfigurationError",
+    "Context",
+    "DeadLetter",
+    "Draft",
+    "Entry",
     "Fenced",
     "Holder",
     "Holdfast",
     "HoldfastError",
     "Indeterminate",
     "InvalidId",
+    "InvalidPayload",
     "Lease",
     "LeaseLost",
     "Lock",
     "LockInfo",
+    "Message",
+    "NewerPayload",
     "NotAcquired",
     "NotReplicated",
+    "Pair",
     "ReadWriteLock",
+    "Saved",
     "Semaphore",
     "ServerError",
     "ServerFull",
+    "Sessions",
     "SqlGuard",
+    "TooLarge",
+    "Trimmed",
     "Unavailable",
+    "UnreadablePayload",
     "UnsafeServer",
     "Waiter",
     "WouldDeadlock",

@@ -9,9 +9,13 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from types import TracebackType
 from typing import Any, ParamSpec, Self, TypeVar
 
+from holdfast.buffers.absorber import Absorber, Handler, make_absorber
+from holdfast.buffers.buffer import Buffer
+from holdfast.buffers.spec import BufferSpec
 from holdfast.engine.aio import AsyncDriver
 from holdfast.engine.checks import check_server, command
 from holdfast.engine.core import Core
+from holdfast.engine.limits import check_count
 from holdfast.errors import ConfigurationError
 from holdfast.events import Observer
 from holdfast.keys import Id
@@ -19,8 +23,12 @@ from holdfast.locks import admin, flows
 from holdfast.locks.inspect import AuditEntry, LockInfo
 from holdfast.locks.lease import Lease
 from holdfast.locks.lock import AllLocks, Lock, ReadWriteLock, Semaphore
-from holdfast.locks.spec import KNOWN_SPECS, MAX_PERMITS, RW_PERMITS, Spec, Ttl, check_count, make_spec, place
+from holdfast.locks.spec import KNOWN_SPECS, MAX_PERMITS, RW_PERMITS, Spec, Ttl, make_spec, place
+from holdfast.sessions.entry import CountTokens
+from holdfast.sessions.sessions import Sessions
+from holdfast.work import Work
 
+H = TypeVar("H", bound=Handler)
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -41,6 +49,8 @@ class Holdfast:
     def __init__(self, url: str | None = None, *, observers: Iterable[Observer] = (), **settings: Any) -> None:
         self._core = Core(url, observers=observers, overrides=settings)
         self._open: AsyncDriver | None = None
+        self._absorbers: dict[str, Absorber] = {}
+        self._work: Work | None = None
 
     def __repr__(self) -> str:
         return f"<Holdfast {self._core.target.shown} {'open' if self._open else 'closed'}>"
@@ -182,6 +192,89 @@ class Holdfast:
             return locked
 
         return decorate
+
+    # -- buffers ------------------------------------------------------------------------------------------------
+
+    def buffer(
+        self, name: str, *, capacity: int | None = None, ttl: float | None = None, max_bytes: int | None = None,
+        max_message: int | None = None, conversations: int | None = None, conversation_ttl: float | None = None,
+    ) -> Buffer:  # fmt: skip
+        """Messages of each user, bounded. It may be made before the client is opened.
+
+        `capacity` and `max_bytes`: what may wait of one user; the oldest are dropped for newer ones. `ttl`: how long a
+        message may wait; it is handed to a handler before that. `max_message`: bytes of one message. `conversations`
+        and `conversation_ttl`: the same for conversation pairs. What is not passed comes from the settings."""
+        s = self._core.settings
+        spec = BufferSpec(
+            self._core, name,
+            capacity=s.capacity if capacity is None else capacity,
+            ttl=s.message_ttl if ttl is None else ttl,
+            max_bytes=s.max_buffer_bytes if max_bytes is None else max_bytes,
+            max_message=s.max_message_bytes if max_message is None else max_message,
+            conversations=s.conversations if conversations is None else conversations,
+            conversation_ttl=s.conversation_ttl if conversation_ttl is None else conversation_ttl,
+        )  # fmt: skip
+        return Buffer(self._core, lambda: self._driver, spec)
+
+    def absorber(
+        self, buffer: Buffer, *, threshold: int | None = None, max_age: float | None = None,
+        quiet: float | None = None, batch: int | None = None, concurrency: int = 10, lease: float | None = None,
+        timeout: float | None = None, max_attempts: int | None = None, backoff: float = 1.0,
+        backoff_most: float = 300.0,
+    ) -> Callable[[H], H]:  # fmt: skip
+        """Decorator: call this with each batch of the buffer, in whichever process runs `work`.
+
+        A user is due with `threshold` messages, when the oldest is `max_age` seconds old, when nothing came for
+        `quiet` seconds, shortly before messages would be removed for their age, or after `Buffer.flush`. The batch (at
+        most `batch` messages) is acknowledged when the handler returns. When it raises, or takes longer than `timeout`
+        seconds, the same batch is handed out again after `backoff` seconds, doubled each time up to `backoff_most`;
+        after `max_attempts` it goes to the dead letters. A coroutine function is cancelled when the lease is lost; a
+        plain function runs in a thread, with a batch whose methods block, and sees `batch.lost`."""
+
+        def register(handler: H) -> H:
+            if buffer.name in self._absorbers:
+                raise ConfigurationError(f"register one absorber for a buffer: {buffer.name!r} has one")
+            self._absorbers[buffer.name] = make_absorber(
+                self._core, buffer._spec, handler, threshold=threshold, max_age=max_age, quiet=quiet, batch=batch,
+                concurrency=concurrency, lease=lease, timeout=timeout, max_attempts=max_attempts, backoff=backoff,
+                backoff_most=backoff_most,
+            )  # fmt: skip
+            return handler
+
+        return register
+
+    async def work(self) -> None:
+        """Run the registered absorbers until `stop_work` is called or this is cancelled.
+
+        `stop_work` lets handlers finish for `drain` seconds; what cannot finish is handed back. Cancelling hands back
+        at once. A batch that is handed back is taken by another worker, and the attempt does not count."""
+        work = self._work = Work(self._core, list(self._absorbers.values()))
+        try:
+            await self._driver.host(work.run)
+        finally:
+            self._work = None
+
+    def stop_work(self) -> None:
+        """Let `work` take nothing more and return when its handlers are done. May be called from any thread."""
+        if self._work is not None:
+            self._work.stop()
+
+    # -- short-term memory --------------------------------------------------------------------------------------
+
+    def sessions(
+        self, name: Id, *, max_entries: int | None = None, ttl: float | None = None, max_tokens: int | None = None,
+        max_bytes: int | None = None, count_tokens: CountTokens | None = None,
+    ) -> Sessions:  # fmt: skip
+        """Short-term memory: the newest entries of each session under this name. May be made before `open`.
+
+        `max_entries`, `ttl` (seconds a session lives unused) and `max_bytes` bound each session; their defaults are
+        settings. `max_tokens` bounds it too, counted by `count_tokens`, a function of a message (a dict with role,
+        content, tool_calls, …) that answers a whole number; without it a token is taken for four bytes as stored.
+        Bounds are applied by whoever saves: let everybody name the same."""
+        return Sessions(
+            self._core, lambda: self._driver, name, max_entries=max_entries, ttl=ttl, max_tokens=max_tokens,
+            max_bytes=max_bytes, count_tokens=count_tokens,
+        )  # fmt: skip
 
     # -- operating ----------------------------------------------------------------------------------------------
 

@@ -124,6 +124,81 @@ class Dropped(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class NearlyFull(Event):
+    """A user's buffer reached four fifths of its capacity: from here on it is not far to dropping."""
+
+    name: str
+    key: str
+    length: int
+    capacity: int
+
+
+@dataclass(frozen=True, slots=True)
+class Expiring(Event):
+    """The oldest message of a user has less than an hour (or half its life) left."""
+
+    name: str
+    key: str
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Taken(Event):
+    """A batch was taken; an attempt above 1 says that it was handed out before."""
+
+    name: str
+    key: str
+    batch: str
+    attempt: int
+    messages: int
+    fence: int
+
+
+@dataclass(frozen=True, slots=True)
+class Acked(Event):
+    """Messages of a batch were absorbed, `held` seconds after it was taken."""
+
+    name: str
+    key: str
+    batch: str
+    messages: int
+    held: float
+
+
+@dataclass(frozen=True, slots=True)
+class Nacked(Event):
+    """A batch was given back, to be taken again after `delay` seconds."""
+
+    name: str
+    key: str
+    batch: str
+    attempt: int
+    delay: float
+
+
+@dataclass(frozen=True, slots=True)
+class Buried(Event):
+    """A batch went to the dead letters: it was tried often enough."""
+
+    name: str
+    key: str
+    batch: str
+    attempt: int
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class HandlerFailed(Event):
+    """A handler raised, or took longer than its time limit."""
+
+    name: str
+    key: str
+    batch: str
+    attempt: int
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
 class ClockJumped(Event):
     """The server's clock moved against ours by so many seconds: leases may have overlapped or lasted longer."""
 

@@ -33,6 +33,26 @@ class Settings:
         3.0, "How long a waiter keeps its place without a sign of life; the most that a dead one delays the next.",
         0.1, 600.0,
     )  # fmt: skip
+    capacity: int = _setting(100, "How many messages of a user may wait in a buffer.", 1, 100_000)
+    message_ttl: float = _setting(86_400.0, "How long a message may wait in a buffer.", 0.05, MAX_SECONDS)
+    max_buffer_bytes: int = _setting(8_388_608, "How many bytes of a user's messages may wait.", 33, 1 << 30)
+    max_message_bytes: int = _setting(1_048_576, "How large one message or attachment may be.", 1, 1 << 30)
+    conversations: int = _setting(50, "How many conversation pairs of a user may wait.", 1, 1000)
+    conversation_ttl: float = _setting(
+        3600.0, "How long a conversation pair waits for messages that it explains.", 0.05, MAX_SECONDS
+    )
+    threshold: int = _setting(10, "With so many messages a user is due to be absorbed.", 1, 100_000)
+    max_attempts: int = _setting(5, "After so many attempts a batch goes to the dead letters.", 1, 60_000)
+    handler_timeout: float = _setting(300.0, "How long a handler may take for one batch.", 0.01, 86_400.0)
+    drain: float = _setting(
+        25.0, "How long a stopping worker waits for its handlers before it hands back.", 0.0, 86_400.0
+    )
+    sweep: float = _setting(
+        5.0, "About how often somebody in the fleet looks at each shard without being told to.", 0.1, 600.0
+    )
+    session_entries: int = _setting(100, "How many entries a session of short-term memory keeps.", 1, 10_000)
+    session_ttl: float = _setting(3600.0, "How long a session of short-term memory lives unused.", 0.05, MAX_SECONDS)
+    session_bytes: int = _setting(4_194_304, "How many bytes a session of short-term memory keeps.", 64, 1 << 28)
     call_timeout: float = _setting(2.0, "How long one request may take before its reply counts as lost.", 0.01, 600.0)
     retry_for: float = _setting(
         10.0, "How long an operation is repeated through lost replies, restarts and failovers.", 0.0, 3600.0

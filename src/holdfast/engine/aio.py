@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
 from holdfast.engine.flow import (
@@ -94,6 +94,10 @@ class AsyncDriver:
             return stop.value  # type: ignore[no-any-return]
         finally:
             flow.close()
+
+    async def host(self, main: Callable[[AsyncDriver], Awaitable[T]]) -> T:
+        """Run something that needs an event loop of its own on threads; here there is one."""
+        return await main(self)
 
     def _check_home(self) -> None:
         if self._closed:

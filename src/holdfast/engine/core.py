@@ -52,6 +52,7 @@ class Core:
         self._pid = os.getpid()
         self.client_id = secrets.token_hex(8)
         self._random: list[str] = []
+        self._ops: list[bytes] = []
         # Free text from outside: one line, and nothing that the wire cannot carry.
         label = " ".join(self.settings.name.encode("utf-8", "replace").decode().split())
         self.owner = f"{socket.gethostname()} {os.getpid()} {label}".rstrip()
@@ -71,6 +72,15 @@ class Core:
             pool = secrets.token_hex(8 * TOKENS_AT_ONCE)
             self._random = [f".{pool[at : at + 16]}" for at in range(0, len(pool), 16)]
             return self.client_id + self._random.pop()
+
+    def new_op(self) -> bytes:
+        """Eight random bytes that name an operation: a repeated one is known by them."""
+        try:
+            return self._ops.pop()
+        except IndexError:
+            pool = secrets.token_bytes(8 * TOKENS_AT_ONCE)
+            self._ops = [pool[at : at + 8] for at in range(0, len(pool), 8)]
+            return self._ops.pop()
 
     # -- assembly -----------------------------------------------------------------------------------------------
 

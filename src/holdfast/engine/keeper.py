@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from holdfast.engine.aio import AsyncDriver
 from holdfast.engine.clock import Clock
-from holdfast.engine.flow import call
+from holdfast.engine.flow import Flow, call
 from holdfast.engine.scripts import Scripts
 from holdfast.errors import HoldfastError
 from holdfast.events import ClockJumped, Events, Renewed, RenewFailed
@@ -37,9 +37,9 @@ class Hold:
     """What the process knows of one right it holds: until when, and how to keep it. No I/O."""
 
     __slots__ = (
-        "_lock", "_watchers", "abandoned", "adopted", "bucket", "deadline", "ends", "entry", "fence", "given_up",
-        "group", "home", "key", "lost_reason", "name", "not_before", "over", "renewing", "renews", "span", "started",
-        "token", "ttl",
+        "_lock", "_watchers", "abandoned", "adopted", "back", "bucket", "deadline", "ends", "entry", "fence",
+        "given_up", "group", "home", "key", "lost_reason", "name", "not_before", "over", "renewing", "renews", "span",
+        "started", "token", "ttl",
     )  # fmt: skip
 
     def __init__(
@@ -66,6 +66,8 @@ class Hold:
         """False when the loop or thread that held this is gone."""
         self.entry: Any = None
         """Under which lock and owner it is found for re-entry."""
+        self.back: Callable[[], Flow[Any]] | None = None
+        """How it is given back when its client closes; None: as a lock is released."""
         self.bucket = 0
         self.renewing = False
         self.not_before = 0.0
@@ -121,7 +123,7 @@ class Keeper:
         self._clock = clock
         self._scripts = scripts
         self._events = events
-        self._make_driver = driver
+        self.new_driver = driver
         self._on_lost = on_lost
         self._watch_primary = watch_primary
         self._lock = threading.Lock()
@@ -221,7 +223,7 @@ class Keeper:
     async def _main(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._wake = asyncio.Event()
-        self._driver = self._make_driver()
+        self._driver = self.new_driver()
         self._ready.set()
         watcher = self._loop.create_task(self._follow_primary()) if self._watch_primary else None
         idle = 0

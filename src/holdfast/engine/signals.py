@@ -31,6 +31,8 @@ class Mailbox:
         self._lock = threading.Lock()
         self._slots: dict[str, str | Callable[[], None] | None] = {}
         self.on_lost: Callable[[str, str], None] | None = None
+        self.workers: dict[str, Callable[[str], None]] = {}
+        """Called with each message for a worker, and with `look` after a reconnect."""
 
     def expect(self, token: str) -> None:
         self._slots[token] = None
@@ -55,10 +57,14 @@ class Mailbox:
         wake()
 
     def deliver(self, message: str) -> None:
-        """`grant TOKEN FENCE MS`, `try TOKEN` or `lost TOKEN REASON`."""
+        """`grant TOKEN FENCE MS`, `try TOKEN`, `work TOKEN SHARD MS` or `lost TOKEN REASON`."""
         word, _, rest = message.partition(" ")
         token, _, detail = rest.partition(" ")
-        if word != "lost":
+        if word == "work":
+            worker = self.workers.get(token)
+            if worker is not None:
+                worker(detail)
+        elif word != "lost":
             self._put(token, message)
         elif self.on_lost is not None:
             self.on_lost(token, detail)
@@ -67,6 +73,8 @@ class Mailbox:
         """After a reconnect: whoever waits looks again. A message that came already stays."""
         for token in list(self._slots):
             self._put(token, LOOK, only_if_empty=True)
+        for worker in list(self.workers.values()):
+            worker(LOOK)
 
     def _put(self, token: str, message: str, only_if_empty: bool = False) -> None:
         with self._lock:

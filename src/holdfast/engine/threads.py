@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import select
 import ssl
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
 import hiredis
 import redis
 
+from holdfast.engine.aio import AsyncDriver
 from holdfast.engine.flow import (
     INTERRUPTED,
     Address,
@@ -134,6 +136,18 @@ class ThreadDriver:
             return stop.value  # type: ignore[no-any-return]
         finally:
             flow.close()
+
+    def host(self, main: Callable[[AsyncDriver], Awaitable[T]]) -> T:
+        """Run something that needs an event loop: in this thread, with connections of its own, until it returns."""
+
+        async def run() -> T:
+            driver = self._keeper.new_driver()
+            try:
+                return await main(driver)
+            finally:
+                await driver.close()
+
+        return asyncio.run(run())
 
     def _forked(self) -> None:
         """The sockets are the parent's: close our copies without a word on the wire."""

@@ -8,12 +8,13 @@ from typing import Any
 
 from holdfast.engine.core import Core
 from holdfast.engine.flow import Flow, Together, call
+from holdfast.engine.limits import check_count, check_seconds
 from holdfast.engine.status import Status
 from holdfast.errors import ConfigurationError, Fenced, ServerError
 from holdfast.events import Forced
 from holdfast.keys import SHARDS, Id, decode, encode, id_bytes, shard_of
 from holdfast.locks.inspect import AuditEntry, LockInfo, parse_audit, parse_lock
-from holdfast.locks.spec import ROOM, Place, Spec, check_count, check_seconds, place
+from holdfast.locks.spec import ROOM, Place, Spec, place
 
 SHOWN_WAITERS = 100
 PAGE = 1000

@@ -278,9 +278,12 @@ def release_tokens(core: Core) -> Flow[None]:
     """Give back whatever this client still holds: it is closing."""
     script = core.scripts.get("locks/release")
     until = core.clock() + core.settings.call_timeout
-    calls = []
+    calls: list[Flow[Any]] = []
     for hold in list(core.holds.values()):
         core.end(hold)
+        if hold.back is not None:
+            calls.append(hold.back())
+            continue
         _, tag, _ = hold.group
         base = core.keys.base(tag)
         kind_and_name = hold.key.removeprefix(base)

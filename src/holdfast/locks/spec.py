@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from holdfast.engine.core import Core
+from holdfast.engine.limits import check_count, check_seconds
 from holdfast.errors import ConfigurationError
 from holdfast.keys import Id, decode, encode, id_bytes, shard_of
 from holdfast.settings import MAX_SECONDS
@@ -86,18 +87,6 @@ def seconds_of(core: Core, ttl: Ttl) -> float:
             raise ConfigurationError(f"pass ttl as seconds or as one of {', '.join(classes)}, not {ttl!r}")
         return classes[ttl]
     return check_seconds("ttl", ttl, MIN_TTL, MAX_TTL)
-
-
-def check_seconds(what: str, value: float, low: float, high: float) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not low <= value <= high:
-        raise ConfigurationError(f"pass {what} as seconds between {low:g} and {high:g}, not {value!r}")
-    return float(value)
-
-
-def check_count(what: str, value: int, low: int, high: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-        raise ConfigurationError(f"pass {what} as a whole number between {low} and {high}, not {value!r}")
-    return value
 
 
 def check_wait(wait: float | None) -> float | None:

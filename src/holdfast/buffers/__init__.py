@@ -1,0 +1,1 @@
+"""Bounded buffers of messages, one for each user, and the workers that absorb them."""

@@ -1,0 +1,171 @@
+"""The buffer operations, without I/O. See `engine/flow.py` for what a flow is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from holdfast.buffers.message import NOTHING, Appended, Message, parse_messages
+from holdfast.buffers.spec import MAX_EXTEND, BufferSpec, Place
+from holdfast.engine.core import Core
+from holdfast.engine.flow import Flow, call
+from holdfast.engine.limits import check_count, check_seconds
+from holdfast.engine.payload import encode
+from holdfast.errors import ConfigurationError, Indeterminate
+from holdfast.events import Dropped, Expiring, NearlyFull
+from holdfast.keys import Id, decode
+from holdfast.settings import MAX_SECONDS
+
+REPEAT_WITHIN = 30.0
+"""A repeated append is recognised for 60 s, so it is not repeated for longer than this."""
+ALERT_FULL = 0.8
+ALERT_LIFE = 3600.0
+MAX_NAME = 200
+_STORED = b"stored"
+_PLAIN = b"\x00"
+_PENDING = b"\x01"
+
+
+def shown(place: Place) -> str:
+    """The user for people."""
+    name = decode(place.user)
+    return name if isinstance(name, str) else place.user
+
+
+def append(
+    core: Core, spec: BufferSpec, user: Id, items: Sequence[Any], pending: Mapping[str, float]
+) -> Flow[Appended]:
+    """Store messages in one step. Cancelled in the middle, they may or may not have been stored.
+
+    The first request is not looked up; only when its reply is lost a second script asks for the operation id."""
+    place = spec.place(user)
+    bodies = [(_PENDING if pending else _PLAIN) + encode(item, spec.max_message) for item in items]
+    op = core.new_op()
+    args: list[Any] = [op, place.user, place.base, *spec.bounds, len(bodies), *bodies]
+    for name, seconds in pending.items():
+        args += (0, name, int(seconds * 1000))
+    started = core.clock()
+    until = started + min(core.settings.retry_for, REPEAT_WITHIN)
+    keys = (place.key,)
+    try:
+        reply = yield from call(
+            core.scripts.get("buffers/append"), place.tag, keys, args, clock=core.clock, until=until, key=place.user
+        )
+    except Indeterminate:
+        reply = yield from call(
+            core.scripts.get("buffers/reappend"), place.tag, keys, args, clock=core.clock, until=until, key=place.user
+        )
+    stem = op.hex()
+    if len(bodies) == 1:
+        ids: tuple[str, ...] = (f"{stem}0000",)
+    else:
+        ids = tuple(f"{stem}{at:04x}" for at in range(len(bodies)))
+    dropped = NOTHING
+    if len(reply) > 3:
+        counts = zip(("age", "capacity", "bytes"), reply[3:6], strict=True)
+        dropped = {reason: number for reason, number in counts if number} or NOTHING
+    if core.events:
+        _alert(core, spec, place, reply[1], reply[2] / 1000, len(bodies), dropped)
+    return Appended(ids[-1], reply[1], dropped, ids, reply[0] != _STORED)
+
+
+def _alert(
+    core: Core, spec: BufferSpec, place: Place, length: int, age: float, added: int, dropped: Mapping[str, int]
+) -> None:
+    for reason, number in dropped.items():
+        core.events.emit(Dropped(spec.name, "message", reason, number))
+    limit = spec.capacity * ALERT_FULL
+    if length >= limit > length - added:
+        core.events.emit(NearlyFull(spec.name, shown(place), length, spec.capacity))
+    left = spec.ttl - age
+    if left < min(ALERT_LIFE, spec.ttl / 2):
+        core.events.emit(Expiring(spec.name, shown(place), left))
+
+
+def check_items(items: Sequence[Any]) -> Sequence[Any]:
+    if isinstance(items, (str, bytes, dict)) or not isinstance(items, Sequence):
+        raise ConfigurationError("pass a list of messages; for one message use append")
+    check_count("the number of messages", len(items), 1, MAX_EXTEND)
+    return items
+
+
+def check_pending(pending: Mapping[str, float | None] | Sequence[str] | None, default: float) -> Mapping[str, float]:
+    """Names of attachments and seconds until each counts as failed."""
+    if not pending:
+        return {}
+    given = pending if isinstance(pending, Mapping) else dict.fromkeys(pending)
+    if isinstance(pending, (str, bytes)):
+        raise ConfigurationError("pass pending as a list of names, or as names with seconds")
+    checked = {}
+    for name, seconds in given.items():
+        check_name(name)
+        checked[name] = default if seconds is None else check_seconds("a deadline", seconds, 0.001, MAX_SECONDS)
+    return checked
+
+
+def check_name(name: str) -> str:
+    if not isinstance(name, str) or not 1 <= len(name.encode("utf-8", "replace")) <= MAX_NAME:
+        raise ConfigurationError(f"name an attachment with text of 1 to {MAX_NAME} bytes, not {name!r}")
+    return name
+
+
+def raw_id(message: str) -> bytes:
+    """The ten bytes of a message's id."""
+    try:
+        raw = bytes.fromhex(message)
+    except (ValueError, TypeError):
+        raw = b""
+    if len(raw) != 10:
+        raise ConfigurationError(f"pass the id of a message as `append` answered it, not {message!r}")
+    return raw
+
+
+def ask(core: Core, script: str, place: Place, keys: Sequence[str], args: Sequence[Any]) -> Flow[list[Any]]:
+    """One call about one user."""
+    return call(
+        core.scripts.get(script), place.tag, keys, args, clock=core.clock,
+        until=core.clock() + core.settings.retry_for, key=place.user,
+    )  # fmt: skip
+
+
+def pop(core: Core, spec: BufferSpec, user: Id, limit: int) -> Flow[list[Message]]:
+    place = spec.place(user)
+    reply = yield from ask(core, "buffers/pop", place, (place.key,), (place.user, place.base, limit))
+    good, bad = parse_messages(reply[2], reply[3])
+    if bad and core.events:
+        core.events.emit(Dropped(spec.name, "message", "unreadable", len(bad)))
+    return good
+
+
+def converse(core: Core, spec: BufferSpec, user: Id, turns: Sequence[tuple[Any, Any]]) -> Flow[int]:
+    """Add pairs; answers how many wait."""
+    place = spec.place(user)
+    payloads = [encode([said, answered], spec.max_message) for said, answered in turns]
+    args = (
+        place.user, place.base, spec.conversations, int(spec.conversation_ttl * 1000), int(spec.ttl * 1000),
+        core.new_op(), *payloads,
+    )  # fmt: skip
+    reply = yield from ask(core, "buffers/converse", place, (f"{place.base}c:{place.user}", place.key), args)
+    if len(reply) > 2 and core.events:
+        for reason, number in zip(("age", "capacity"), reply[2:4], strict=True):
+            if number:
+                core.events.emit(Dropped(spec.name, "conversation pair", reason, number))
+    return int(reply[1])
+
+
+def settle(core: Core, spec: BufferSpec, user: Id, message: str, name: str, outcome: bytes) -> Flow[bool]:
+    place = spec.place(user)
+    args = (place.user, place.base, raw_id(message), check_name(name), outcome)
+    reply = yield from ask(core, "buffers/settle", place, (f"{place.base}a:{place.user}", place.key), args)
+    if reply[0] == b"missing":
+        raise ConfigurationError(
+            "pass the id of a message that waits and the name of one of its attachments: there is no such one",
+            operation="buffers/settle", key=place.user,
+        )  # fmt: skip
+    return bool(reply[0] == b"settled")
+
+
+def clear(core: Core, place: Place, how: str) -> Flow[tuple[int, int]]:
+    """Remove what waits (`w`) or every trace (`a`). Answers messages removed, and a new fence."""
+    reply = yield from ask(core, "buffers/clear", place, (place.key,), (place.user, place.base, how))
+    return int(reply[1]), int(reply[2])

@@ -1,0 +1,88 @@
+-- include user
+key, member, base = KEYS[1], ARGV[2], ARGV[3]
+local op, capacity, most, life, count_in = ARGV[1], tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7])
+local known = read(call('LINDEX', key, 0))
+
+-- The whole of most calls: one more message, within the bounds, that changes nothing about when to look.
+if known and count_in == 1 and not repeated and #ARGV == 8 then
+  local size = #ARGV[7 + count_in] + 16
+  if n > 0 and n < capacity and bytes + size <= most and oldest + life > now and again <= now and quiet == 0
+      and np == 0 and life == ttl and (thr == 0 or n + 1 < thr) then
+    n, bytes, last = n + 1, bytes + size, math.max(now, last)
+    call('RPUSH', key, op .. pack_('>I2I6', 0, last) .. ARGV[7 + count_in])
+    write()
+    call('PEXPIRE', key, last + ttl - now + GRACE)
+    return {'stored', n, now - oldest}
+  end
+end
+
+-- include drop
+if not known then
+  local conf = call('HGET', base .. 'stat', 'conf')
+  if conf then
+    local t, a, q = string.match(conf, '^(%d+) (%d+) (%d+)$')
+    thr, age, quiet = tonumber(t), tonumber(a), tonumber(q)
+  end
+  -- Somebody's buffer may have ended with nobody there to count it: two looks for each new one keep the index clean.
+  for _, user in ipairs(call('ZRANGEBYSCORE', base .. 'due', '-inf', now, 'LIMIT', 0, 2)) do
+    if call('EXISTS', base .. 'u:' .. user) == 0 then
+      call('ZREM', base .. 'due', user)
+      count('vanished', 1)
+    end
+  end
+end
+if repeated then again = now + REMEMBER end
+
+-- Stored already? The first request may also come last: so a repeated one leaves a mark that makes plain ones look.
+if again > now or not known then
+  local found = was_op(op)
+  if not found and known then
+    for _, entry in ipairs(call('LRANGE', key, 1, -1)) do
+      if string.sub(entry, 1, 8) == op then found = true end
+    end
+  end
+  if found then
+    if known then write() end
+    return {'replayed', n, n > 0 and now - oldest or 0}
+  end
+end
+
+ttl = life
+local aged = known and expire() or 0
+last = math.max(now, last)
+local entries = {}
+for i = 1, count_in do
+  local entry = op .. pack_('>I2I6', i - 1, last) .. ARGV[7 + i]
+  entries[i] = entry
+  bytes = bytes + #entry
+  if string.byte(entry, 17) == 1 then np = np + 1 end
+end
+if n == 0 then oldest = last end
+n = n + count_in
+call('RPUSH', key, unpack(entries))
+if not known then popped = true end
+local held = {}
+for i = 8 + count_in, #ARGV, 3 do
+  local id, at = op .. pack_('>I2', tonumber(ARGV[i])), now + tonumber(ARGV[i + 2])
+  local open, latest = unpack(held[id] or {0, 0})
+  held[id] = {open + 1, math.max(latest, at)}
+  call('HSET', base .. 'a:' .. member, id .. ARGV[i + 1], 'p' .. pack_('>I6', at))
+end
+for id, state in pairs(held) do
+  call('HSET', base .. 'a:' .. member, id, string.format('%d %d', state[1], state[2]))
+end
+
+local over, heavy = 0, 0
+if n > capacity then over = #cut(n - capacity) end
+while bytes > most and n > 1 do
+  cut(1)
+  heavy = heavy + 1
+end
+if over > 0 then count('dropped.capacity', over) end
+if heavy > 0 then count('dropped.bytes', heavy) end
+finish(false)
+if not known then
+  local kept, wanted = call('PTTL', base .. 'due'), math.max(604800000, ttl + 2 * GRACE)
+  if kept < wanted / 2 then call('PEXPIRE', base .. 'due', wanted) end
+end
+return {'stored', n, now - oldest, aged, over, heavy}

@@ -1,0 +1,93 @@
+-- include schedule
+local function count(what, by)
+  call('HINCRBY', base .. 'stat', what, by)
+  call('PEXPIRE', base .. 'stat', 2592000000)
+end
+
+-- Forgets the attachments of these messages.
+local function detach(ids)
+  local held = base .. 'a:' .. member
+  for _, field in ipairs(call('HKEYS', held)) do
+    if ids[string.sub(field, 1, 10)] then call('HDEL', held, field) end
+  end
+end
+
+-- Takes the k oldest waiting messages out, with the record: `write` puts that back. Answers them.
+local function cut(k)
+  local out, away, ids, any = {}, call('LPOP', key, (popped and 0 or 1) + b + k), {}, false
+  local skip = popped and 0 or 1
+  popped = true
+  for i = skip + b + 1, #away do
+    local entry = away[i]
+    out[#out + 1] = entry
+    bytes = bytes - #entry
+    if string.byte(entry, 17) == 1 then
+      np, any = np - 1, true
+      ids[string.sub(entry, 1, 10)] = true
+    end
+  end
+  n = n - #out
+  if any then detach(ids) end
+  local back = {}
+  for i = skip + b, skip + 1, -1 do back[#back + 1] = away[i] end
+  if b > 0 then call('LPUSH', key, unpack(back)) end
+  local head = n > 0 and call('LINDEX', key, b)
+  oldest = head and unpack_('>I6', head, 11) or 0
+  return out
+end
+
+-- Removes what is older than its life. Answers how many.
+local function expire()
+  local expired = 0
+  while n > 0 and oldest + ttl <= now do
+    cut(1)
+    expired = expired + 1
+  end
+  if expired > 0 then count('dropped.age', expired) end
+  return expired
+end
+
+-- Remembers what was handed out for good, for as long as a repeated append or acknowledgement may come.
+local function remember(entries, id)
+  local gone, ids = base .. 'g:' .. member, {}
+  for _, entry in ipairs(entries) do
+    if unpack_('>I6', entry, 11) > now - REMEMBER then ids[#ids + 1] = string.sub(entry, 1, 10) end
+  end
+  if #ids == 0 and id == 0 then return end
+  local length = call('RPUSH', gone, pack_('>I6I8', now, id) .. table.concat(ids))
+  while length > 1 and unpack_('>I6', call('LINDEX', gone, 0)) <= now - REMEMBER do
+    call('LPOP', gone)
+    length = length - 1
+  end
+  call('PEXPIRE', gone, REMEMBER)
+end
+
+-- Was this batch acknowledged, or a message of this operation handed out?
+local function was_batch(id)
+  for _, entry in ipairs(call('LRANGE', base .. 'g:' .. member, 0, -1)) do
+    if unpack_('>I8', entry, 7) == id then return true end
+  end
+  return false
+end
+
+local function was_op(op)
+  for _, entry in ipairs(call('LRANGE', base .. 'g:' .. member, 0, -1)) do
+    for at = 15, #entry, 10 do
+      if string.sub(entry, at, at + 7) == op then return true end
+    end
+  end
+  return false
+end
+
+-- Writes the record, its place in the index and its life; a buffer with nothing in it leaves nothing.
+local function finish(quietly)
+  schedule(quietly)
+  if n == 0 and b == 0 then
+    call('DEL', key, base .. 'a:' .. member)
+    return
+  end
+  write()
+  local life = math.max(n > 0 and last + ttl - now or 0, b > 0 and deadline - now or 0) + GRACE
+  call('PEXPIRE', key, life)
+  if np > 0 then call('PEXPIRE', base .. 'a:' .. member, life) end
+end

@@ -1,0 +1,48 @@
+-- include letter
+-- What a holder of the batch is told.
+local function tell(next_look_ms)
+  local entries, files = call('LRANGE', key, 1, b), {}
+  for _, entry in ipairs(entries) do
+    if string.byte(entry, 17) == 1 then
+      files = call('HGETALL', base .. 'a:' .. member)
+      break
+    end
+  end
+  local talk = bc > 0 and call('LRANGE', base .. 'c:' .. member, 0, bc - 1) or {}
+  return {'taken', member, batch, fence, attempt, deadline - now, n, now, entries, talk, files, next_look_ms}
+end
+
+-- Takes what waits, or the batch whose holder is gone. False if there is nothing to take.
+-- The caller has seen to it that nobody holds a batch, and that it was not tried too often.
+local function take(holder, lease, most)
+  expire()
+  fence = next_fence()
+  if b == 0 then
+    local k = ready(most)
+    if k == 0 then
+      finish(true)
+      return false
+    end
+    local skip = popped and 0 or 1
+    for _, entry in ipairs(call('LRANGE', key, skip, skip + k - 1)) do
+      bytes = bytes - #entry
+      if string.byte(entry, 17) == 1 then
+        np = np - 1
+        call('HSET', base .. 'a:' .. member, string.sub(entry, 1, 10), 'taken')
+      end
+    end
+    n, b, batch, attempt, force = n - k, k, fence, 0, 0
+    local head = n > 0 and call('LINDEX', key, skip + b)
+    oldest = head and unpack_('>I6', head, 11) or 0
+    bc = math.min(prune_talk(), 1000)
+    if bc > 0 then call('PEXPIRE', base .. 'c:' .. member, lease + GRACE, 'GT') end
+  else
+    count('redelivered', 1)
+  end
+  attempt, token, deadline = attempt + 1, holder, now + lease
+  if np == 0 and call('EXISTS', base .. 'a:' .. member) == 1 then
+    call('PEXPIRE', base .. 'a:' .. member, lease + GRACE, 'GT')
+  end
+  finish(true)
+  return true
+end

@@ -1,0 +1,277 @@
+"""A worker: finds users who are due and runs the handler on their batches.
+
+It holds no list of users. For each of the buffer's shards it knows when to look next: at once after a signal, when the
+shard's next user becomes due, and otherwise now and then, the less often the more workers there are. An append that
+makes a user due wakes one idle worker; one that is full hands the signal on. So an idle fleet costs next to nothing,
+and no worker is needed to watch over the others: a batch whose worker died becomes due when its lease ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from holdfast.buffers import holding
+from holdfast.buffers.absorber import Absorber
+from holdfast.buffers.holding import Taking
+from holdfast.buffers.spec import Shard
+from holdfast.engine.aio import AsyncDriver
+from holdfast.engine.core import Core
+from holdfast.engine.flow import Flow, Listen, Together, call
+from holdfast.engine.scope import AsyncScope
+from holdfast.engine.signals import LOOK
+from holdfast.errors import HoldfastError, LeaseLost, NewerPayload
+from holdfast.events import HandlerFailed, ServerWarning
+
+MakeBatch = Callable[[Taking], Any]
+SLICE = 500
+CONFIGURE_EVERY = 3600.0
+TROUBLE_FIRST, TROUBLE_MOST = 0.1, 5.0
+ERROR_TEXT = 500
+
+
+class Worker:
+    """One absorber in one process. `stop` lets it finish; cancelling `run` makes it hand back at once."""
+
+    def __init__(self, core: Core, driver: AsyncDriver, absorber: Absorber, make_batch: MakeBatch) -> None:
+        self._core = core
+        self._driver = driver
+        self._absorber = absorber
+        self._make_batch = make_batch
+        self._token = core.new_token()
+        self._shards = absorber.spec.shards
+        self._look_at = [0.0] * len(self._shards)
+        self._passed: set[int] = set()
+        self._running: set[asyncio.Task[None]] = set()
+        self._looking: set[int] = set()
+        self._wake = asyncio.Event()
+        self._stopping = False
+        self._trouble = 0
+        self._threads = ThreadPoolExecutor(absorber.concurrency, "holdfast-handler") if absorber.blocking else None
+
+    def stop(self) -> None:
+        """Take nothing more; `run` returns when the handlers are done, or handed back after `drain` seconds."""
+        self._stopping = True
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Until stopped or cancelled."""
+        self._core.mailbox.workers[self._token] = self._signalled
+        background = asyncio.get_running_loop().create_task(self._keep_configured())
+        try:
+            await self._loop()
+            if self._running:
+                await asyncio.wait(set(self._running), timeout=self._core.settings.drain)
+        finally:
+            background.cancel()
+            for task in self._running:
+                task.cancel()
+            await asyncio.gather(background, *self._running, return_exceptions=True)
+            self._core.mailbox.workers.pop(self._token, None)
+            await self._leave_all()
+            if self._threads is not None:
+                self._threads.shutdown(wait=False, cancel_futures=True)
+
+    # -- when to look where -------------------------------------------------------------------------------------
+
+    async def _loop(self) -> None:
+        loop, clock = asyncio.get_running_loop(), self._core.clock
+        while not self._stopping:
+            self._wake.clear()
+            now = clock()
+            free = self._absorber.concurrency - len(self._running)
+            for number in self._due(now)[: max(0, free)]:
+                self._looking.add(number)
+                task = loop.create_task(self._look(self._shards[number]))
+                self._running.add(task)
+                task.add_done_callback(self._ended)
+                free -= 1
+            rest = None
+            if free > 0:
+                nearest = min((at for n, at in enumerate(self._look_at) if n not in self._looking), default=now + 1)
+                rest = max(0.0, nearest - clock())
+                if rest == 0.0:
+                    await asyncio.sleep(0)
+                    continue
+            timer = loop.call_later(rest, self._wake.set) if rest is not None else None
+            await self._wake.wait()
+            if timer is not None:
+                timer.cancel()
+
+    def _due(self, now: float) -> list[int]:
+        """Shards to look at, the longest overdue first."""
+        due = [(at, number) for number, at in enumerate(self._look_at) if at <= now and number not in self._looking]
+        return [number for _, number in sorted(due)] if len(due) > 1 else [number for _, number in due]
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._running.discard(task)
+        if not task.cancelled():
+            task.exception()
+        self._wake.set()
+
+    def _signalled(self, detail: str) -> None:
+        """`SHARD MS`: somebody is due there in so many ms; `look`: something may have been missed."""
+        now = self._core.clock()
+        if detail == LOOK:
+            self._look_at = [now] * len(self._shards)
+        else:
+            number, _, ms = detail.partition(" ")
+            shard = int(number)
+            self._look_at[shard] = min(self._look_at[shard], now + int(ms) / 1000)
+            full = len(self._running) >= self._absorber.concurrency
+            if ms == "0" and shard not in self._passed and (full or self._stopping):
+                self._passed.add(shard)
+                self._driver.background(self._pass_on(self._shards[shard]))
+        self._wake.set()
+
+    async def _pass_on(self, shard: Shard) -> None:
+        """We are full: the next idle worker should look, not us."""
+        await self._driver.run(self._leave(shard))
+
+    def _plan(self, number: int, next_ms: int, workers: int) -> None:
+        """After a look that found nothing."""
+        now, sweep = self._core.clock(), self._core.settings.sweep
+        rest = sweep * max(1, workers) * (0.5 + random.random())  # noqa: S311
+        if 0 <= next_ms < sweep * 2000:
+            rest = min(rest, next_ms / 1000 + 0.001)
+        self._look_at[number] = now + rest
+
+    # -- one look -----------------------------------------------------------------------------------------------
+
+    async def _look(self, shard: Shard) -> None:
+        number = shard.number
+        self._look_at[number] = self._core.clock() + self._core.settings.sweep
+        try:
+            taking, next_ms, workers = await self._driver.run(
+                holding.claim(
+                    self._core, self._absorber.spec, shard, self._absorber.terms, self._token, self._driver.home()
+                )
+            )
+            self._trouble = 0
+        except NewerPayload as error:
+            self._warn(f"{self._absorber.spec.name}: {error}")
+            return
+        except HoldfastError as error:
+            # The server cannot be reached, or refuses: all shards will say the same, so all of them wait.
+            self._trouble += 1
+            pause = min(TROUBLE_MOST, TROUBLE_FIRST * 2.0 ** min(self._trouble, 10)) * (0.5 + random.random())  # noqa: S311
+            self._look_at[number] = self._core.clock() + pause
+            self._warn(f"{self._absorber.spec.name}: looking for work failed: {error}")
+            return
+        finally:
+            self._looking.discard(number)
+        if taking is None:
+            self._passed.discard(number)
+            self._plan(number, next_ms, workers)
+            return
+        if next_ms >= 0:
+            self._look_at[number] = min(self._look_at[number], self._core.clock() + next_ms / 1000)
+            if next_ms == 0:
+                self._wake.set()  # somebody else is due there: another slot may take it while this one works
+        await self._process(taking)
+        self._look_at[number] = min(self._look_at[number], self._core.clock())
+
+    def _warn(self, text: str) -> None:
+        if self._core.events:
+            self._core.events.emit(ServerWarning(text))
+
+    # -- one batch ----------------------------------------------------------------------------------------------
+
+    async def _process(self, taking: Taking) -> None:
+        batch = self._make_batch(taking)
+        scope = AsyncScope(taking.hold)
+        error: BaseException | None = None
+        try:
+            async with asyncio.timeout(self._absorber.timeout):
+                await self._call(batch)
+        except TimeoutError as problem:
+            error = problem
+        except (Exception, asyncio.CancelledError) as problem:
+            error = problem
+        ours = await scope.leave(error)
+        if ours or taking.hold.lost_reason or isinstance(error, LeaseLost):
+            return  # it is somebody else's now, or nobody's
+        spec = self._absorber.spec
+        if isinstance(error, asyncio.CancelledError):
+            # Stopped before the handler was done: hand the batch back, as if it had not been taken.
+            await self._driver.run(holding.nack(self._core, spec, taking, 0.0, 0, ""))
+            raise error
+        if error is not None:
+            await self._failed(taking, error)
+        elif not batch.done:
+            try:
+                await self._driver.run(holding.ack(self._core, spec, taking, None))
+            except HoldfastError as problem:
+                self._warn(f"{spec.name}: {problem}")
+
+    async def _call(self, batch: Any) -> None:
+        if self._threads is None:
+            await self._absorber.handler(batch)
+            return
+        loop = asyncio.get_running_loop()
+        result = await loop.run_in_executor(self._threads, self._absorber.handler, batch)
+        if asyncio.iscoroutine(result):
+            await result
+
+    async def _failed(self, taking: Taking, error: BaseException) -> None:
+        absorber = self._absorber
+        if isinstance(error, TimeoutError) and not error.args:
+            text = f"TimeoutError: the handler took longer than {absorber.timeout:g} s"
+        else:
+            text = f"{type(error).__name__}: {error}"[:ERROR_TEXT]
+        if self._core.events:
+            user = str(holding.user_of(taking.place))
+            self._core.events.emit(HandlerFailed(absorber.spec.name, user, str(taking.id), taking.attempt, text))
+        delay = min(absorber.backoff_most, absorber.backoff * 2.0 ** min(taking.attempt - 1, 30))
+        delay *= 0.5 + random.random() / 2  # noqa: S311
+        await self._driver.run(holding.nack(self._core, absorber.spec, taking, delay, absorber.terms.attempts, text))
+
+    # -- triggers and signals -----------------------------------------------------------------------------------
+
+    async def _keep_configured(self) -> None:
+        """Tell every shard the triggers, and listen there. Again now and then: the server may have forgotten."""
+        while True:
+            try:
+                await self._driver.run(self._prepare())
+                rest = CONFIGURE_EVERY
+            except HoldfastError as error:
+                self._warn(f"{self._absorber.spec.name}: setting the triggers failed: {error}")
+                rest = self._core.settings.sweep
+            self._signalled(LOOK)
+            await asyncio.sleep(rest)
+
+    def _prepare(self) -> Flow[None]:
+        results = yield Together([self._configure(shard) for shard in self._shards])
+        for result in results:
+            if isinstance(result, BaseException):
+                raise result
+
+    def _configure(self, shard: Shard) -> Flow[None]:
+        yield Listen(shard.tag, shard.signals + self._core.client_id)
+        script, cursor = self._core.scripts.get("buffers/configure"), 0
+        while True:
+            reply = yield from call(
+                script, shard.tag, (shard.stat, shard.due), (shard.base, self._absorber.triggers, cursor, SLICE),
+                clock=self._core.clock, until=self._core.clock() + self._core.settings.retry_for,
+            )  # fmt: skip
+            if reply[0] == b"same" or not reply[1]:
+                return
+            cursor = int(reply[1])
+
+    def _leave(self, shard: Shard) -> Flow[Any]:
+        return call(
+            self._core.scripts.get("buffers/leave"), shard.tag, (shard.idle, shard.due), (shard.base, self._token),
+            clock=self._core.clock, until=self._core.clock() + self._core.settings.call_timeout,
+        )  # fmt: skip
+
+    async def _leave_all(self) -> None:
+        def together() -> Flow[None]:
+            yield Together([self._leave(shard) for shard in self._shards])
+
+        try:
+            await self._driver.run(together())
+        except HoldfastError:
+            return  # whoever wakes us finds nobody listening

@@ -1,0 +1,17 @@
+"""Checks of numbers that callers pass: nonsense is refused before anything is sent, with the range that works."""
+
+from __future__ import annotations
+
+from holdfast.errors import ConfigurationError
+
+
+def check_seconds(what: str, value: float, low: float, high: float) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not low <= value <= high:
+        raise ConfigurationError(f"pass {what} as seconds between {low:g} and {high:g}, not {value!r}")
+    return float(value)
+
+
+def check_count(what: str, value: int, low: int, high: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+        raise ConfigurationError(f"pass {what} as a whole number between {low} and {high}, not {value!r}")
+    return value
