@@ -26,6 +26,7 @@ from holdfast.locks.lock import AllLocks, Lock, ReadWriteLock, Semaphore
 from holdfast.locks.spec import KNOWN_SPECS, MAX_PERMITS, RW_PERMITS, Spec, Ttl, make_spec, place
 from holdfast.sessions.entry import CountTokens
 from holdfast.sessions.sessions import Sessions
+from holdfast.settings import Settings
 from holdfast.work import Work
 
 H = TypeVar("H", bound=Handler)
@@ -94,6 +95,11 @@ class Holdfast:
         started = self._core.clock()
         await self._driver.run(command(self._core, "PING"))
         return self._core.clock() - started
+
+    @property
+    def settings(self) -> Settings:
+        """The settings in force."""
+        return self._core.settings
 
     def observe(self, observer: Observer) -> None:
         """Call this with every event from now on."""

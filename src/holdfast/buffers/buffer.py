@@ -48,7 +48,7 @@ class Buffer:
         of names: 10 s each). The message, and what comes after it, is not handed out until each was resolved or failed.
         A lost reply is asked for again, and the message is stored once. Raises Unavailable if it was surely not stored,
         Indeterminate if that cannot be known; so does a cancellation in the middle."""
-        wanted = flows.check_pending(pending, DEADLINE) if pending else NO_PENDING
+        wanted = flows.check_pending(pending, DEADLINE) if pending is not None else NO_PENDING
         return await self._driver().run(flows.append(self._core, self._spec, user, (data,), wanted))
 
     async def extend(self, user: Id, items: Sequence[Any]) -> Appended:
@@ -58,7 +58,8 @@ class Buffer:
         )
 
     async def resolve(self, user: Id, message: str, name: str, data: Any) -> bool:
-        """An attachment is there: `data` comes with its message. False if its deadline has passed or it was taken."""
+        """An attachment is there: `data` comes with its message. False if it is too late: its
+        deadline has passed, its message was taken, or there is no such attachment (any more)."""
         outcome = b"r" + encode(data, self._spec.max_message)
         return await self._driver().run(flows.settle(self._core, self._spec, user, message, name, outcome))
 

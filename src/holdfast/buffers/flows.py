@@ -8,7 +8,7 @@ from typing import Any
 from holdfast.buffers.message import NOTHING, Appended, Message, parse_messages
 from holdfast.buffers.spec import MAX_EXTEND, BufferSpec, Place
 from holdfast.engine.core import Core
-from holdfast.engine.flow import Flow, call
+from holdfast.engine.flow import Flow, ReplyLost, call
 from holdfast.engine.limits import check_count, check_seconds
 from holdfast.engine.payload import encode
 from holdfast.errors import ConfigurationError, Indeterminate
@@ -21,6 +21,7 @@ REPEAT_WITHIN = 30.0
 ALERT_FULL = 0.8
 ALERT_LIFE = 3600.0
 MAX_NAME = 200
+MAX_ATTACHMENTS = 100
 _STORED = b"stored"
 _PLAIN = b"\x00"
 _PENDING = b"\x01"
@@ -91,11 +92,12 @@ def check_items(items: Sequence[Any]) -> Sequence[Any]:
 
 def check_pending(pending: Mapping[str, float | None] | Sequence[str] | None, default: float) -> Mapping[str, float]:
     """Names of attachments and seconds until each counts as failed."""
-    if not pending:
+    if not pending and isinstance(pending, (Mapping, list, tuple, set, frozenset)):
         return {}
+    if isinstance(pending, (str, bytes)) or not isinstance(pending, (Mapping, Sequence, set, frozenset)):
+        raise ConfigurationError(f"pass pending as a list of names, or as names with seconds, not {pending!r:.80}")
     given = pending if isinstance(pending, Mapping) else dict.fromkeys(pending)
-    if isinstance(pending, (str, bytes)):
-        raise ConfigurationError("pass pending as a list of names, or as names with seconds")
+    check_count("the number of attachments", len(given), 1, MAX_ATTACHMENTS)
     checked = {}
     for name, seconds in given.items():
         check_name(name)
@@ -104,8 +106,12 @@ def check_pending(pending: Mapping[str, float | None] | Sequence[str] | None, de
 
 
 def check_name(name: str) -> str:
-    if not isinstance(name, str) or not 1 <= len(name.encode("utf-8", "replace")) <= MAX_NAME:
-        raise ConfigurationError(f"name an attachment with text of 1 to {MAX_NAME} bytes, not {name!r}")
+    try:
+        fits = 1 <= len(name.encode()) <= MAX_NAME
+    except (AttributeError, UnicodeEncodeError):
+        fits = False
+    if not fits:
+        raise ConfigurationError(f"name an attachment with text of 1 to {MAX_NAME} bytes, not {name!r:.80}")
     return name
 
 
@@ -120,11 +126,14 @@ def raw_id(message: str) -> bytes:
     return raw
 
 
-def ask(core: Core, script: str, place: Place, keys: Sequence[str], args: Sequence[Any]) -> Flow[list[Any]]:
+def ask(
+    core: Core, script: str, place: Place, keys: Sequence[str], args: Sequence[Any],
+    lost: list[ReplyLost] | None = None,
+) -> Flow[list[Any]]:  # fmt: skip
     """One call about one user."""
     return call(
         core.scripts.get(script), place.tag, keys, args, clock=core.clock,
-        until=core.clock() + core.settings.retry_for, key=place.user,
+        until=core.clock() + core.settings.retry_for, key=place.user, lost=lost,
     )  # fmt: skip
 
 
@@ -145,7 +154,11 @@ def converse(core: Core, spec: BufferSpec, user: Id, turns: Sequence[tuple[Any, 
         place.user, place.base, spec.conversations, int(spec.conversation_ttl * 1000), int(spec.ttl * 1000),
         core.new_op(), *payloads,
     )  # fmt: skip
-    reply = yield from ask(core, "buffers/converse", place, (f"{place.base}c:{place.user}", place.key), args)
+    keys = (f"{place.base}c:{place.user}", place.key)
+    try:
+        reply = yield from ask(core, "buffers/converse", place, keys, args)
+    except Indeterminate:
+        reply = yield from ask(core, "buffers/reconverse", place, keys, args)
     if len(reply) > 2 and core.events:
         for reason, number in zip(("age", "capacity"), reply[2:4], strict=True):
             if number:
@@ -157,15 +170,21 @@ def settle(core: Core, spec: BufferSpec, user: Id, message: str, name: str, outc
     place = spec.place(user)
     args = (place.user, place.base, raw_id(message), check_name(name), outcome)
     reply = yield from ask(core, "buffers/settle", place, (f"{place.base}a:{place.user}", place.key), args)
-    if reply[0] == b"missing":
-        raise ConfigurationError(
-            "pass the id of a message that waits and the name of one of its attachments: there is no such one",
-            operation="buffers/settle", key=place.user,
-        )  # fmt: skip
     return bool(reply[0] == b"settled")
 
 
 def clear(core: Core, place: Place, how: str) -> Flow[tuple[int, int]]:
     """Remove what waits (`w`) or every trace (`a`). Answers messages removed, and a new fence."""
-    reply = yield from ask(core, "buffers/clear", place, (place.key,), (place.user, place.base, how))
+    unanswered: list[ReplyLost] = []
+    reply = yield from ask(core, "buffers/clear", place, (place.key,), (place.user, place.base, how), unanswered)
+    if unanswered and how == "w":
+        raise doubt("buffers/clear", shown(place))
     return int(reply[1]), int(reply[2])
+
+
+def doubt(operation: str, key: str) -> Indeterminate:
+    """After a lost reply: it is done, but what the first request found is not known."""
+    return Indeterminate(
+        "inspect before you rely on a number: it was done, and the reply that had the number was lost",
+        operation=operation, key=key,
+    )  # fmt: skip

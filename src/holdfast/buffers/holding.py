@@ -165,8 +165,6 @@ def ack(core: Core, spec: BufferSpec, taking: Taking, ids: Sequence[str] | None)
     if hold.lost_reason:
         raise lost(hold, "buffers/ack")
     raw = [raw_id(one) for one in ids] if ids is not None else []
-    if ids is not None and not raw:
-        return len(taking.messages)
     args: list[Any] = [place.user, place.base, hold.token, taking.id, *raw]
 
     def request() -> Flow[list[Any]]:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from holdfast.buffers.flows import ask
+from holdfast.buffers.flows import ask, doubt
 from holdfast.buffers.message import Message, parse_messages
 from holdfast.buffers.spec import BufferSpec
 from holdfast.engine.core import Core
-from holdfast.engine.flow import Flow, Together, call
+from holdfast.engine.flow import Flow, ReplyLost, Together, call
 from holdfast.engine.limits import check_count
 from holdfast.errors import ConfigurationError, NotAcquired
 from holdfast.keys import SHARDS, Id, decode
@@ -139,10 +139,13 @@ def dead_letter(core: Core, spec: BufferSpec, letter: str) -> Flow[DeadLetter | 
 def revive(core: Core, spec: BufferSpec, letter: str, how: str) -> Flow[int]:
     """Put it back (`r`) or remove it (`p`). Answers how many messages; 0 if there is no such letter."""
     shard, batch = _parts(spec, letter)
+    unanswered: list[ReplyLost] = []
     reply = yield from call(
         core.scripts.get("buffers/revive"), shard.tag, (shard.dead,), (shard.base, batch, how), clock=core.clock,
-        until=core.clock() + core.settings.retry_for, key=letter,
+        until=core.clock() + core.settings.retry_for, key=letter, lost=unanswered,
     )  # fmt: skip
+    if reply[0] == b"missing" and unanswered:
+        raise doubt("buffers/revive", letter)
     if reply[0] == b"busy":
         raise NotAcquired(
             "try again later: the user has a batch in flight, and only one is allowed",

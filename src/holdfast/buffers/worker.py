@@ -134,7 +134,8 @@ class Worker:
     def _plan(self, number: int, next_ms: int, workers: int) -> None:
         """After a look that found nothing."""
         now, sweep = self._core.clock(), self._core.settings.sweep
-        rest = sweep * max(1, workers) * (0.5 + random.random())  # noqa: S311
+        # Memoryless, so that workers that were started together do not look together, and then for long not at all.
+        rest = sweep * max(1, workers) * random.expovariate(1.0)
         if 0 <= next_ms < sweep * 2000:
             rest = min(rest, next_ms / 1000 + 0.001)
         self._look_at[number] = now + rest

@@ -119,6 +119,32 @@ def release(
     _run(go())
 
 
+@app.command()
+def work(
+    target: Annotated[str, typer.Argument(help="The client, as module:variable.")],
+    processes: Annotated[
+        int, typer.Option(min=1, max=1000, help="Run so many processes, and start again what ends.")
+    ] = 1,
+    supervised: Annotated[bool, typer.Option("--supervised", hidden=True)] = False,
+) -> None:
+    """Run the absorbers of an application until SIGTERM or Ctrl-C.
+
+    Handlers may then finish for the setting `drain`; what cannot is handed back to the fleet."""
+    from holdfast.cli import work as working
+
+    try:
+        client = working.load(target)
+        if processes == 1 or supervised:
+            working.run_one(client, supervised)
+            return
+        code = asyncio.run(working.supervise(client, target, processes))
+    except HoldfastError as error:
+        print(f"holdfast: {error}", file=sys.stderr)
+        raise typer.Exit(2) from None
+    if code:
+        raise typer.Exit(code)
+
+
 def _run(work: object) -> None:
     try:
         asyncio.run(work)  # type: ignore[arg-type]

@@ -2,12 +2,12 @@
 
 The first byte is the version of what follows, so that a worker meets data of a newer one knowingly: it raises
 `NewerPayload`, leaves the data where it is, and a newer worker takes it. Version 1 is MessagePack; whole numbers too
-large for it are extension 1, in decimal.
+large for it are extension 1, in decimal. What is written is read back before it is sent, so that it is known to come
+back as it was.
 """
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import msgspec
@@ -15,28 +15,44 @@ import msgspec
 from holdfast.errors import InvalidPayload, NewerPayload, TooLarge, UnreadablePayload
 
 VERSION = b"\x01"
+MAX_DEPTH = 200
+"""Levels of nesting. A reader recurses too, and may itself be deep in calls."""
+MAX_DIGITS = 4000
 _BIG = 1
 _LOW, _HIGH = -(2**63), 2**64 - 1
+_NO_CONTAINER = bytes(byte for byte in range(256) if not (0x80 <= byte <= 0x9F or 0xDC <= byte <= 0xDF))
+
 _encoder = msgspec.msgpack.Encoder()
 
 
 def encode(value: Any, limit: int) -> bytes:
-    """Raises InvalidPayload for what is no JSON value nor bytes, TooLarge above `limit` bytes. Sends nothing."""
+    """Raises InvalidPayload for what is no JSON value nor bytes, TooLarge above `limit` bytes. Sends nothing.
+
+    A tuple comes back as a list, and a bytearray as bytes; anything else comes back as it was or is refused."""
     try:
-        raw = _encoder.encode(value)
-    except OverflowError:
-        raw = _encoder.encode(_wrapped(value))
+        try:
+            raw = _encoder.encode(value)
+        except OverflowError:
+            raw = _encoder.encode(_wrapped(value))
+        if len(raw) >= limit:
+            raise TooLarge(
+                f"store large data elsewhere and pass where it is: this is {len(raw) + 1} bytes, the limit is {limit}"
+            )
+        # Each container is at least one such byte, but text may hold them too: they only say where to look closer.
+        if len(raw) > MAX_DEPTH < len(raw.translate(None, _NO_CONTAINER)) and _depth(value) > MAX_DEPTH:
+            raise InvalidPayload(f"nest the data less deeply: at most {MAX_DEPTH} levels")
+        back = _decode(raw)
+        if back != value and not _alike(value, back):
+            raise InvalidPayload("pass JSON values or bytes: some of this would come back as something else")
+        # So the infinities begin; JSON has none.
+        if (b"\xcb\x7f\xf0" in raw or b"\xcb\xff\xf0" in raw) and not _finite(value):
+            raise InvalidPayload("pass numbers that JSON has: infinity is none")
     except RecursionError:
-        raise InvalidPayload("nest the data less deeply: it has more levels than can be written") from None
-    except (TypeError, ValueError) as error:  # UnicodeEncodeError is a ValueError
+        raise InvalidPayload(f"nest the data less deeply: at most {MAX_DEPTH} levels") from None
+    except InvalidPayload:
+        raise
+    except (TypeError, ValueError, OverflowError) as error:  # UnicodeEncodeError is a ValueError
         raise InvalidPayload(f"pass a JSON value or bytes: {error}") from None
-    # So NaN and the infinities begin. Text may hold these bytes too: they only say where to look closer.
-    if (b"\xcb\x7f" in raw or b"\xcb\xff" in raw) and not _finite(value):
-        raise InvalidPayload("pass numbers that JSON has: NaN and infinity are none")
-    if len(raw) >= limit:
-        raise TooLarge(
-            f"store large data elsewhere and pass where it is: this is {len(raw) + 1} bytes, the limit is {limit}"
-        )
     return VERSION + raw
 
 
@@ -47,20 +63,27 @@ def decode(data: bytes) -> Any:
             raise NewerPayload(f"run a newer version here: this was written in format {data[0]}")
         raise UnreadablePayload("inspect what wrote this: the data has no known format")
     try:
-        return msgspec.msgpack.decode(memoryview(data)[1:], ext_hook=_unwrap)
-    except (msgspec.DecodeError, RecursionError, ValueError) as error:
+        return _decode(memoryview(data)[1:])
+    except (msgspec.DecodeError, RecursionError, ValueError, TypeError) as error:
         raise UnreadablePayload(f"inspect what wrote this: the data cannot be read ({error})") from None
 
 
 def _unwrap(code: int, data: memoryview) -> Any:
     if code != _BIG:
         raise ValueError(f"extension {code} is not known")
+    if len(data) > MAX_DIGITS:
+        raise ValueError(f"a number has more than {MAX_DIGITS} digits")
     return int(bytes(data))
+
+
+_decode = msgspec.msgpack.Decoder(ext_hook=_unwrap).decode
 
 
 def _wrapped(value: Any) -> Any:
     """The same value with whole numbers that MessagePack lacks as extensions."""
     if isinstance(value, int) and not _LOW <= value <= _HIGH:
+        if value.bit_length() > MAX_DIGITS * 3:
+            raise ValueError(f"a number has more than {MAX_DIGITS} digits")
         return msgspec.msgpack.Ext(_BIG, b"%d" % value)
     if isinstance(value, dict):
         return {_wrapped(key): _wrapped(item) for key, item in value.items()}
@@ -69,11 +92,33 @@ def _wrapped(value: Any) -> Any:
     return value
 
 
+def _depth(value: Any) -> int:
+    deepest, level = 0, [value]
+    while level:
+        deepest += 1
+        level = [
+            item
+            for one in level
+            if isinstance(one, (dict, list, tuple))
+            for item in (one.values() if isinstance(one, dict) else one)
+        ]
+    return deepest
+
+
+def _alike(value: Any, back: Any) -> bool:
+    """Equal, where a tuple counts as the list it comes back as."""
+    if isinstance(value, (list, tuple)) and isinstance(back, list):
+        return len(value) == len(back) and all(map(_alike, value, back))
+    if isinstance(value, dict) and isinstance(back, dict):
+        return value.keys() == back.keys() and all(_alike(item, back[key]) for key, item in value.items())
+    return bool(value == back)
+
+
 def _finite(value: Any) -> bool:
     if isinstance(value, float):
-        return math.isfinite(value)
+        return value - value == 0
     if isinstance(value, dict):
         return all(_finite(key) and _finite(item) for key, item in value.items())
-    if isinstance(value, (list, tuple, set, frozenset)):
+    if isinstance(value, (list, tuple)):
         return all(map(_finite, value))
     return True

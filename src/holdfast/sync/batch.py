@@ -112,6 +112,8 @@ class Batch:
         came. Cancellation does not stop it."""
         if self.done:
             return 0
+        if ids is not None and not ids:
+            return self._left
         self._left = self._driver.run(holding.ack(self._core, self._spec, self._taking, ids))
         return self._left
 

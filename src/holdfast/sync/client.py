@@ -22,6 +22,7 @@ from holdfast.locks import admin, flows
 from holdfast.locks.inspect import AuditEntry, LockInfo
 from holdfast.locks.spec import KNOWN_SPECS, MAX_PERMITS, RW_PERMITS, Spec, Ttl, make_spec, place
 from holdfast.sessions.entry import CountTokens
+from holdfast.settings import Settings
 from holdfast.sync.buffer import Buffer
 from holdfast.sync.lease import Lease
 from holdfast.sync.lock import AllLocks, Lock, ReadWriteLock, Semaphore
@@ -94,6 +95,11 @@ class Holdfast:
         started = self._core.clock()
         self._driver.run(command(self._core, "PING"))
         return self._core.clock() - started
+
+    @property
+    def settings(self) -> Settings:
+        """The settings in force."""
+        return self._core.settings
 
     def observe(self, observer: Observer) -> None:
         """Call this with every event from now on."""

@@ -1,17 +1,18 @@
 -- include user
 key, member, base = KEYS[1], ARGV[2], ARGV[3]
-local op, capacity, most, life, count_in = ARGV[1], tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7])
+local op, capacity, most, kept, count_in =
+  ARGV[1], tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7])
 local known = read(call('LINDEX', key, 0))
 
 -- The whole of most calls: one more message, within the bounds, that changes nothing about when to look.
 if known and count_in == 1 and not repeated and #ARGV == 8 then
   local size = #ARGV[7 + count_in] + 16
-  if n > 0 and n < capacity and bytes + size <= most and oldest + life > now and again <= now and quiet == 0
-      and np == 0 and life == ttl and (thr == 0 or n + 1 < thr) then
+  if n > 0 and n < capacity and bytes + size <= most and oldest + kept > now and again <= now and quiet == 0
+      and np == 0 and kept == ttl and (thr == 0 or n + 1 < thr) then
     n, bytes, last = n + 1, bytes + size, math.max(now, last)
     call('RPUSH', key, op .. pack_('>I2I6', 0, last) .. ARGV[7 + count_in])
     write()
-    call('PEXPIRE', key, last + ttl - now + GRACE)
+    call('PEXPIRE', key, life())
     return {'stored', n, now - oldest}
   end
 end
@@ -31,10 +32,15 @@ if not known then
     end
   end
 end
-if repeated then again = now + REMEMBER end
-
--- Stored already? The first request may also come last: so a repeated one leaves a mark that makes plain ones look.
-if again > now or not known then
+-- Stored already? The first request may also come last: so a repeated one leaves marks that make plain ones look.
+if repeated then
+  again = now + REMEMBER
+  call('SET', base .. 'r:' .. member, '', 'PX', REMEMBER)
+elseif not known then
+  again = math.max(0, now + call('PTTL', base .. 'r:' .. member))
+  if again < now then again = 0 end
+end
+if again > now then
   local found = was_op(op)
   if not found and known then
     for _, entry in ipairs(call('LRANGE', key, 1, -1)) do
@@ -47,7 +53,7 @@ if again > now or not known then
   end
 end
 
-ttl = life
+ttl = kept
 local aged = known and expire() or 0
 last = math.max(now, last)
 local entries = {}
@@ -73,16 +79,16 @@ for id, state in pairs(held) do
 end
 
 local over, heavy = 0, 0
-if n > capacity then over = #cut(n - capacity) end
+if n > capacity then
+  local out = cut(n - capacity)
+  over = #out
+  remember(out, 0)
+end
 while bytes > most and n > 1 do
-  cut(1)
+  remember(cut(1), 0)
   heavy = heavy + 1
 end
 if over > 0 then count('dropped.capacity', over) end
 if heavy > 0 then count('dropped.bytes', heavy) end
 finish(false)
-if not known then
-  local kept, wanted = call('PTTL', base .. 'due'), math.max(604800000, ttl + 2 * GRACE)
-  if kept < wanted / 2 then call('PEXPIRE', base .. 'due', wanted) end
-end
 return {'stored', n, now - oldest, aged, over, heavy}

@@ -12,6 +12,21 @@ local function detach(ids)
   end
 end
 
+-- Remembers what is here no more, for as long as a repeated append or acknowledgement may come.
+local function remember(entries, id)
+  local gone, ids = base .. 'g:' .. member, {}
+  for _, entry in ipairs(entries) do
+    if unpack_('>I6', entry, 11) > now - REMEMBER then ids[#ids + 1] = string.sub(entry, 1, 10) end
+  end
+  if #ids == 0 and id == 0 then return end
+  local length = call('RPUSH', gone, pack_('>I6I8', now, id) .. table.concat(ids))
+  while length > 1 and (length > 1000 or unpack_('>I6', call('LINDEX', gone, 0)) <= now - REMEMBER) do
+    call('LPOP', gone)
+    length = length - 1
+  end
+  call('PEXPIRE', gone, REMEMBER)
+end
+
 -- Takes the k oldest waiting messages out, with the record: `write` puts that back. Answers them.
 local function cut(k)
   local out, away, ids, any = {}, call('LPOP', key, (popped and 0 or 1) + b + k), {}, false
@@ -40,29 +55,22 @@ end
 local function expire()
   local expired = 0
   while n > 0 and oldest + ttl <= now do
-    cut(1)
+    remember(cut(1), 0)
     expired = expired + 1
   end
   if expired > 0 then count('dropped.age', expired) end
   return expired
 end
 
--- Remembers what was handed out for good, for as long as a repeated append or acknowledgement may come.
-local function remember(entries, id)
+-- The same for pairs: their operation ids.
+local function remember_talk(pairs_gone)
   local gone, ids = base .. 'g:' .. member, {}
-  for _, entry in ipairs(entries) do
-    if unpack_('>I6', entry, 11) > now - REMEMBER then ids[#ids + 1] = string.sub(entry, 1, 10) end
-  end
-  if #ids == 0 and id == 0 then return end
-  local length = call('RPUSH', gone, pack_('>I6I8', now, id) .. table.concat(ids))
-  while length > 1 and unpack_('>I6', call('LINDEX', gone, 0)) <= now - REMEMBER do
-    call('LPOP', gone)
-    length = length - 1
-  end
+  for i, pair in ipairs(pairs_gone) do ids[i] = string.sub(pair, 12, 19) .. '\0\0' end
+  call('RPUSH', gone, pack_('>I6I8', now, 0) .. table.concat(ids))
   call('PEXPIRE', gone, REMEMBER)
 end
 
--- Was this batch acknowledged, or a message of this operation handed out?
+-- Was this batch acknowledged?
 local function was_batch(id)
   for _, entry in ipairs(call('LRANGE', base .. 'g:' .. member, 0, -1)) do
     if unpack_('>I8', entry, 7) == id then return true end
@@ -70,6 +78,7 @@ local function was_batch(id)
   return false
 end
 
+-- Is a message, or a pair, of this operation here no more?
 local function was_op(op)
   for _, entry in ipairs(call('LRANGE', base .. 'g:' .. member, 0, -1)) do
     for at = 15, #entry, 10 do
@@ -87,7 +96,8 @@ local function finish(quietly)
     return
   end
   write()
-  local life = math.max(n > 0 and last + ttl - now or 0, b > 0 and deadline - now or 0) + GRACE
-  call('PEXPIRE', key, life)
-  if np > 0 then call('PEXPIRE', base .. 'a:' .. member, life) end
+  local ms = life()
+  call('PEXPIRE', key, ms)
+  if np + nf > 0 then call('PEXPIRE', base .. 'a:' .. member, ms) end
+  if bc > 0 then call('PEXPIRE', base .. 'c:' .. member, ms) end
 end

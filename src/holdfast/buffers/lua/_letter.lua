@@ -19,11 +19,13 @@ local function letter(name, entries, talk, why)
     detach(ids)
   end
   local place, head = base .. 'x:' .. name, pack_('>I1I6I3I3I3I2', 1, now, #entries, #talk, files, attempt)
-  call('RPUSH', place, head, member, why, unpack(parts))
+  call('RPUSH', place, head, member, why)
+  for at = 1, #parts, 1000 do call('RPUSH', place, unpack(parts, at, math.min(at + 999, #parts))) end
   call('PEXPIRE', place, DEAD_LIFE)
   call('ZADD', base .. 'dead', now, name)
   call('PEXPIRE', base .. 'dead', DEAD_LIFE)
   count('dead', #entries)
+  remember(entries, 0)
   for _, old in ipairs(call('ZRANGE', base .. 'dead', 0, -DEAD_MOST - 1)) do
     local lost = call('LINDEX', base .. 'x:' .. old, 0)
     if lost then count('dropped.dead', unpack_('>I3', lost, 8)) end
@@ -39,7 +41,7 @@ local function bury(why)
   popped = true
   local talk = bc > 0 and call('LPOP', base .. 'c:' .. member, bc) or {}
   letter(string.format('%d', batch), away, talk, why)
-  b, bc, attempt, batch, fence, deadline, token = 0, 0, 0, 0, 0, 0, ''
+  b, bc, attempt, batch, fence, deadline, nf, token = 0, 0, 0, 0, 0, 0, 0, ''
 end
 
 -- Counter and clock in one, for the whole shard: it rises over a failover that forgot the last ones too.
@@ -58,12 +60,11 @@ end
 -- Answers how many pairs there are.
 local function prune_talk()
   local list = base .. 'c:' .. member
-  while true do
-    local pair = call('LINDEX', list, bc)
+  while bc == 0 do
+    local pair = call('LINDEX', list, 0)
     if not pair then break end
-    local at, life = unpack_('>I6I5', pair)
-    local needed = b > 0 or (n > 0 and oldest <= at + life)
-    if at + life > now or needed or bc > 0 then break end
+    local at, kept = unpack_('>I6I5', pair)
+    if at + kept > now or n > 0 and oldest <= at + kept then break end
     call('LPOP', list)
     count('dropped.pair_age', 1)
   end

@@ -5,7 +5,8 @@
 -- base .. u:<user>   list   record, messages: id (10 bytes), server ms (6), kind (1: has attachments), payload
 -- base .. c:<user>   list   conversation pairs: server ms (6), payload
 -- base .. a:<user>   hash   attachments: <id> "open latest-deadline", <id><name> p<deadline> | r<payload> | f
--- base .. g:<user>   list   gone: server ms (6), batch (8), ids of young messages that were handed out for good
+-- base .. g:<user>   list   gone: server ms (6), batch (8), ids of young messages that are here no more
+-- base .. r:<user>   string an operation of this user was repeated: look closer, the first request may come last
 -- base .. x:<batch>  list   dead letter
 -- base .. due        zset   users by the time somebody must look at them, and `!` with the last fence
 -- base .. idle       zset   workers by the time of their last look
@@ -15,28 +16,30 @@
 -- Record: version, waiting messages, their bytes, time of the oldest, time of the newest, time in `due`, threshold,
 -- max age, quiet period, life, messages with attachments, until when repeats are looked for, forced. The triggers are
 -- copied from `stat` when a record is made, so that an append need not read them.
--- Of a batch: its messages, its pairs, attempt, id, fence, until when nobody else may take it, token.
-local META, HELD = '>I1I3I4I6I6I6I3I5I4I5I3I6I1', '>I3I3I2I8I8I6'
-local META_SIZE, HELD_SIZE = 53, 30
+-- Of a batch: its messages, its pairs, attempt, id, fence, until when nobody else may take it, how many of its
+-- messages have attachments, token.
+local META, HELD = '>I1I3I4I6I6I6I3I5I4I5I3I6I1', '>I3I3I2I8I8I6I3'
+local META_SIZE, HELD_SIZE = 53, 33
 local GRACE = 60000
 local REMEMBER = 60000
 local unpack_, pack_ = struct.unpack, struct.pack
 local key, base, member
 local n, bytes, oldest, last, due, thr, age, quiet, ttl, np, again, force
-local b, bc, attempt, batch, fence, deadline, token
+local b, bc, attempt, batch, fence, deadline, nf, token
 local popped
 
 -- False if there is no record.
 local function read(meta)
-  b, bc, attempt, batch, fence, deadline, token, popped = 0, 0, 0, 0, 0, 0, '', false
+  b, bc, attempt, batch, fence, deadline, nf, token, popped = 0, 0, 0, 0, 0, 0, 0, '', false
   if not meta then
     n, bytes, oldest, last, due, thr, age, quiet, ttl, np, again, force = 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0
     return false
   end
   local version
   version, n, bytes, oldest, last, due, thr, age, quiet, ttl, np, again, force = unpack_(META, meta)
+  if version ~= 1 then error('run a newer version here: a newer one wrote this buffer') end
   if #meta > META_SIZE then
-    b, bc, attempt, batch, fence, deadline = unpack_(HELD, meta, META_SIZE + 1)
+    b, bc, attempt, batch, fence, deadline, nf = unpack_(HELD, meta, META_SIZE + 1)
     token = string.sub(meta, META_SIZE + HELD_SIZE + 1)
   end
   return true

@@ -46,7 +46,6 @@ end
 local SOON = 10000
 
 -- Puts the user where it belongs in the index; wakes a worker if it became due, or will soon and nobody knows yet.
--- Within a millisecond the larger backlog comes first: the fraction.
 local function schedule(quietly)
   local before, at = due, next_look()
   due = at
@@ -54,7 +53,10 @@ local function schedule(quietly)
     call('ZREM', base .. 'due', member)
     return
   end
-  call('ZADD', base .. 'due', at + (4095 - math.min(n, 4095)) / 4096, member)
+  if call('ZADD', base .. 'due', at, member) == 1 then
+    local kept, wanted = call('PTTL', base .. 'due'), math.max(604800000, 2 * (ttl + GRACE))
+    if kept < wanted / 2 then call('PEXPIRE', base .. 'due', wanted) end
+  end
   if quietly or b > 0 and token ~= '' then return end
   if at <= now then
     if before == 0 or before > now then wake(0) end

@@ -23,26 +23,22 @@ local function take(holder, lease, most)
       finish(true)
       return false
     end
+    bc = math.min(prune_talk(), 1000)
     local skip = popped and 0 or 1
     for _, entry in ipairs(call('LRANGE', key, skip, skip + k - 1)) do
       bytes = bytes - #entry
       if string.byte(entry, 17) == 1 then
-        np = np - 1
+        np, nf = np - 1, nf + 1
         call('HSET', base .. 'a:' .. member, string.sub(entry, 1, 10), 'taken')
       end
     end
     n, b, batch, attempt, force = n - k, k, fence, 0, 0
     local head = n > 0 and call('LINDEX', key, skip + b)
     oldest = head and unpack_('>I6', head, 11) or 0
-    bc = math.min(prune_talk(), 1000)
-    if bc > 0 then call('PEXPIRE', base .. 'c:' .. member, lease + GRACE, 'GT') end
   else
     count('redelivered', 1)
   end
   attempt, token, deadline = attempt + 1, holder, now + lease
-  if np == 0 and call('EXISTS', base .. 'a:' .. member) == 1 then
-    call('PEXPIRE', base .. 'a:' .. member, lease + GRACE, 'GT')
-  end
   finish(true)
   return true
 end

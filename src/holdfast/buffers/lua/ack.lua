@@ -36,16 +36,17 @@ if files then
   for _, entry in ipairs(removed) do ids[string.sub(entry, 1, 10)] = true end
   detach(ids)
 end
+if #left == 0 then nf = 0 else for _, entry in ipairs(removed) do nf = nf - string.byte(entry, 17) end end
 if #removed > 0 then count('absorbed', #removed) end
 if #left > 0 then
   b = #left
   call('LPUSH', key, unpack(left))
   if #removed > 0 then remember(removed, 0) end
 else
-  if bc > 0 then call('LPOP', base .. 'c:' .. member, bc) end
   count('batches', 1)
-  b, bc = 0, 0
   remember(removed, id)
+  if bc > 0 then remember_talk(call('LPOP', base .. 'c:' .. member, bc)) end
+  b, bc = 0, 0
 end
 finish(false)
 return {'acked', #removed, #left}

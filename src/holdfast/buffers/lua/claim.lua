@@ -18,20 +18,19 @@ base = ARGV[1]
 local function ms_to_next()
   local head = call('ZRANGE', KEYS[1], 0, 0, 'WITHSCORES')
   if not head[1] or head[1] == '!' then return -1 end
-  return math.max(0, math.ceil(tonumber(head[2]) - now))
+  return math.max(0, tonumber(head[2]) - now)
 end
 
--- Most overdue first, by whole seconds, then the largest backlog: the fraction of the score.
+-- Most overdue first, by whole seconds; then the largest backlog.
 local function pick()
-  local found = call('ZRANGEBYSCORE', KEYS[1], '-inf', now + 0.9999, 'WITHSCORES', 'LIMIT', 0, 16)
-  if #found == 0 then return nil end
-  local best, second, least = found[1], nil, 2
+  local found = call('ZRANGEBYSCORE', KEYS[1], '-inf', now, 'WITHSCORES', 'LIMIT', 0, 8)
+  if #found <= 2 then return found[1] end
+  local best, most, second = found[1], -1, found[2] - found[2] % 1000
   for i = 1, #found, 2 do
-    local score = tonumber(found[i + 1])
-    local whole = score - score % 1000
-    second = second or whole
-    if whole ~= second then break end
-    if score % 1 < least then best, least = found[i], score % 1 end
+    if found[i + 1] - found[i + 1] % 1000 ~= second then break end
+    local meta = call('LINDEX', base .. 'u:' .. found[i], 0)
+    local waiting = meta and unpack_('>I3', meta, 2) or 0
+    if waiting > most then best, most = found[i], waiting end
   end
   return best
 end
@@ -40,10 +39,14 @@ for _ = 1, 64 do
   member = pick()
   if not member then break end
   key = base .. 'u:' .. member
-  local known = read(call('LINDEX', key, 0))
+  local meta = call('LINDEX', key, 0)
+  local newer = meta and string.byte(meta) ~= 1
+  local known = read(not newer and meta)
   if known and b == 0 then expire() end
   local at = next_look()
-  if not known then
+  if newer then
+    call('ZADD', KEYS[1], now + GRACE, member)
+  elseif not known then
     call('ZREM', KEYS[1], member)
     count('vanished', 1)
   elseif at == 0 or at > now then

@@ -28,7 +28,7 @@ removed = n + b
 if b > 0 and token ~= '' and deadline > now then
   call('SPUBLISH', base .. 'sig:' .. string.sub(token, 1, 16), 'lost ' .. token .. ' forgotten')
 end
-call('DEL', key, base .. 'c:' .. member, base .. 'a:' .. member, base .. 'g:' .. member)
+call('DEL', key, base .. 'c:' .. member, base .. 'a:' .. member, base .. 'g:' .. member, base .. 'r:' .. member)
 call('ZREM', base .. 'due', member)
 for _, name in ipairs(call('ZRANGE', base .. 'dead', 0, -1)) do
   if call('LINDEX', base .. 'x:' .. name, 1) == member then

@@ -12,7 +12,7 @@
 -- include take
 base = ARGV[1]
 local lease = tonumber(ARGV[3])
-for _, user in ipairs(call('ZRANGEBYSCORE', KEYS[1], now, now + lease + 1, 'LIMIT', 0, 5000)) do
+for _, user in ipairs(call('ZRANGEBYSCORE', KEYS[1], now, now + lease, 'LIMIT', 0, 5000)) do
   member, key = user, base .. 'u:' .. user
   if read(call('LINDEX', key, 0)) and b > 0 and token == ARGV[2] and deadline > now then
     deadline = now + lease

@@ -11,5 +11,5 @@
 base = ARGV[1]
 call('ZREM', KEYS[1], ARGV[2])
 local head = call('ZRANGE', KEYS[2], 0, 0, 'WITHSCORES')
-if head[1] and tonumber(head[2]) < now + 1 then wake(0) end
+if head[1] and tonumber(head[2]) <= now then wake(0) end
 return {'left'}

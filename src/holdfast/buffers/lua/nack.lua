@@ -14,6 +14,8 @@
 key, member, base = KEYS[1], ARGV[1], ARGV[2]
 local known = read(call('LINDEX', key, 0))
 if not known or b == 0 or (ARGV[4] ~= '0' and batch ~= tonumber(ARGV[4])) or token ~= ARGV[3] or deadline <= now then
+  -- A repeat of what buried it?
+  if call('EXISTS', base .. 'x:' .. ARGV[4]) == 1 then return {'buried'} end
   return {'not_held'}
 end
 local most = tonumber(ARGV[6])

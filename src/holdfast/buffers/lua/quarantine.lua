@@ -24,6 +24,7 @@ for i = #away, 2, -1 do
 end
 if #bad > 0 then letter(string.format('%d', next_fence()), bad, {}, ARGV[5]) end
 b = #left
+for _, entry in ipairs(bad) do nf = nf - string.byte(entry, 17) end
 if b > 0 then
   call('LPUSH', key, unpack(left))
 elseif bc > 0 then

@@ -6,21 +6,15 @@
 -- returns renewed
 -- renewed: server ms, then 1 or 0 for each user; 0: that batch is gone and is not made again
 
--- include user
+-- include drop
 local answer = {'renewed', now}
+base = string.sub(KEYS[1], 1, #KEYS[1] - 3)
 for i = 2, #KEYS do
   key = KEYS[i]
-  local life = tonumber(ARGV[2 * i - 2])
+  member = string.sub(key, #base + 3)
   if read(call('LINDEX', key, 0)) and b > 0 and token == ARGV[2 * i - 3] and deadline > now then
-    deadline, due = now + life, now + life
-    write()
-    call('ZADD', KEYS[1], deadline, string.sub(key, #KEYS[1]))
-    local kept = math.max(life, n > 0 and last + ttl - now or 0) + GRACE
-    call('PEXPIRE', key, kept)
-    if call('EXISTS', (string.gsub(key, '}:u:', '}:a:', 1))) == 1 then
-      call('PEXPIRE', (string.gsub(key, '}:u:', '}:a:', 1)), kept, 'GT')
-    end
-    if bc > 0 then call('PEXPIRE', (string.gsub(key, '}:u:', '}:c:', 1)), kept, 'GT') end
+    deadline = now + ARGV[2 * i - 2]
+    finish(true)
     answer[#answer + 1] = 1
   else
     answer[#answer + 1] = 0

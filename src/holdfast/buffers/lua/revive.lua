@@ -35,14 +35,13 @@ end
 popped = true
 for i = 3 + messages, 4, -1 do call('LPUSH', key, parts[i]) end
 for i = 3 + messages + talk, 4 + messages, -1 do call('LPUSH', base .. 'c:' .. member, parts[i]) end
-if talk > 0 then call('PEXPIRE', base .. 'c:' .. member, 86400000) end
 for i = 4 + messages + talk, #parts, 2 do call('HSET', base .. 'a:' .. member, parts[i], parts[i + 1]) end
-if files > 0 then call('PEXPIRE', base .. 'a:' .. member, 86400000) end
 b, bc, attempt, batch, token, deadline = messages, talk, 0, tonumber(ARGV[2]), '', now
+for i = 4, 3 + messages do nf = nf + string.byte(parts[i], 17) end
+-- It waits for a worker as long as a new message would, and no less than a day.
+ttl = math.max(ttl, 86400000)
 call('DEL', letter)
 call('ZREM', KEYS[1], ARGV[2])
 count('replayed', messages)
 finish(false)
--- It waits for a worker as long as a new message would.
-call('PEXPIRE', key, math.max(ttl, 86400000) + GRACE)
 return {'revived', messages}

@@ -10,5 +10,5 @@
 -- include time
 local users = call('ZCARD', KEYS[2])
 if call('ZSCORE', KEYS[2], '!') then users = users - 1 end
-return {'found', now, call('HGETALL', KEYS[1]), users, call('ZCOUNT', KEYS[2], '-inf', now + 0.9999),
+return {'found', now, call('HGETALL', KEYS[1]), users, call('ZCOUNT', KEYS[2], '-inf', now),
   call('ZCARD', KEYS[3]), call('ZCARD', KEYS[4])}

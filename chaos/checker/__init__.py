@@ -1,0 +1,1 @@
+"""Compares the history with what is in SQL."""

@@ -1,0 +1,1 @@
+"""What was promised to the producers, written down as it happens."""
