@@ -43,6 +43,18 @@ class Taking(NamedTuple):
     hold: Hold
 
 
+class Look(NamedTuple):
+    """What a look at a shard found."""
+
+    taking: Taking | None
+    next_ms: int
+    """Until the shard should be looked at again; -1: nobody waits."""
+    idle: int
+    """Workers that wait to be woken there."""
+    configured: int
+    """Does the shard know the triggers?"""
+
+
 def take(core: Core, spec: BufferSpec, place: Place, terms: Terms, home: Home) -> Flow[Taking | None]:
     """What is ready of one user, as a batch; None if nothing is. Raises NotAcquired if a batch is in flight.
 
@@ -67,12 +79,10 @@ def take(core: Core, spec: BufferSpec, place: Place, terms: Terms, home: Home) -
             return taken
 
 
-def claim(
-    core: Core, spec: BufferSpec, shard: Shard, terms: Terms, worker: str, home: Home
-) -> Flow[tuple[Taking | None, int, int]]:
+def claim(core: Core, spec: BufferSpec, shard: Shard, terms: Terms, worker: str, home: Home) -> Flow[Look]:
     """A batch of whoever is most overdue in a shard, if anybody is.
 
-    Answers it, the ms until the shard should be looked at again (-1: nobody waits) and how many workers are idle."""
+    Cancelled in the middle, it gives back what may have been taken."""
     token, asked = core.new_token(), core.clock()
     lease = int(terms.lease * 1000)
     until = asked + core.settings.retry_for
@@ -89,10 +99,10 @@ def claim(
         yield Detach(_hand_back_claim(core, shard, token, lease))
         raise
     if reply[0] != b"taken":
-        return (None, int(reply[1]), int(reply[2])) if len(reply) > 2 else (None, 0, 1)
+        return Look(None, *map(int, reply[1:4])) if len(reply) > 3 else Look(None, 0, 1, 1)
     place = place_in(shard, reply[1].decode())
     taken = yield from settle_taken(core, spec, place, reply, token, asked, terms, home)
-    return taken, int(reply[11]), 1
+    return Look(taken, int(reply[11]), 1, 1)
 
 
 def _find(core: Core, shard: Shard, token: str, lease: int, until: float) -> Flow[list[Any]]:

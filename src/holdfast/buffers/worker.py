@@ -9,6 +9,8 @@ and no worker is needed to watch over the others: a batch whose worker died beco
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import math
 import random
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -48,6 +50,7 @@ class Worker:
         self._running: set[asyncio.Task[None]] = set()
         self._looking: set[int] = set()
         self._wake = asyncio.Event()
+        self._prepare_again = asyncio.Event()
         self._stopping = False
         self._trouble = 0
         self._threads = ThreadPoolExecutor(absorber.concurrency, "holdfast-handler") if absorber.blocking else None
@@ -83,20 +86,24 @@ class Worker:
             self._wake.clear()
             now = clock()
             free = self._absorber.concurrency - len(self._running)
-            for number in self._due(now)[: max(0, free)]:
+            due = self._due(now)
+            for number in due[: max(0, free)]:
                 self._looking.add(number)
+                self._look_at[number] = math.inf
                 task = loop.create_task(self._look(self._shards[number]))
                 self._running.add(task)
                 task.add_done_callback(self._ended)
-                free -= 1
-            rest = None
-            if free > 0:
-                nearest = min((at for n, at in enumerate(self._look_at) if n not in self._looking), default=now + 1)
-                rest = max(0.0, nearest - clock())
-                if rest == 0.0:
-                    await asyncio.sleep(0)
-                    continue
-            timer = loop.call_later(rest, self._wake.set) if rest is not None else None
+            for number in due[max(0, free) :]:
+                self._pass_on(number)
+            nearest = min(
+                (
+                    at
+                    for number, at in enumerate(self._look_at)
+                    if number not in self._looking and not (at <= now and number in self._passed)
+                ),
+                default=math.inf,
+            )
+            timer = None if nearest == math.inf else loop.call_later(max(0.0, nearest - clock()), self._wake.set)
             await self._wake.wait()
             if timer is not None:
                 timer.cancel()
@@ -117,63 +124,65 @@ class Worker:
         now = self._core.clock()
         if detail == LOOK:
             self._look_at = [now] * len(self._shards)
+            self._prepare_again.set()
         else:
             number, _, ms = detail.partition(" ")
             shard = int(number)
             self._look_at[shard] = min(self._look_at[shard], now + int(ms) / 1000)
-            full = len(self._running) >= self._absorber.concurrency
-            if ms == "0" and shard not in self._passed and (full or self._stopping):
-                self._passed.add(shard)
-                self._driver.background(self._pass_on(self._shards[shard]))
         self._wake.set()
 
-    async def _pass_on(self, shard: Shard) -> None:
-        """We are full: the next idle worker should look, not us."""
-        await self._driver.run(self._leave(shard))
+    def _pass_on(self, number: int) -> None:
+        """We are full: the next idle worker should look there. Once, until we find nothing there ourselves."""
+        if number not in self._passed:
+            self._passed.add(number)
+            self._driver.background(self._driver.run(self._leave(self._shards[number])))
 
-    def _plan(self, number: int, next_ms: int, workers: int) -> None:
-        """After a look that found nothing."""
-        now, sweep = self._core.clock(), self._core.settings.sweep
+    def _plan(self, number: int, found: holding.Look) -> None:
+        """After a look that found nothing. What was signalled meanwhile stays."""
+        sweep = self._core.settings.sweep
         # Memoryless, so that workers that were started together do not look together, and then for long not at all.
-        rest = sweep * max(1, workers) * random.expovariate(1.0)
-        if 0 <= next_ms < sweep * 2000:
-            rest = min(rest, next_ms / 1000 + 0.001)
-        self._look_at[number] = now + rest
+        rest = sweep * max(1, found.idle) * random.expovariate(1.0)
+        if 0 <= found.next_ms < sweep * 2000:
+            rest = min(rest, found.next_ms / 1000 + 0.001)
+        self._look_again(number, rest)
+        if not found.configured:
+            self._prepare_again.set()  # the server has lost its memory
+
+    def _look_again(self, number: int, rest: float) -> None:
+        self._look_at[number] = min(self._look_at[number], self._core.clock() + rest)
 
     # -- one look -----------------------------------------------------------------------------------------------
 
     async def _look(self, shard: Shard) -> None:
         number = shard.number
-        self._look_at[number] = self._core.clock() + self._core.settings.sweep
         try:
-            taking, next_ms, workers = await self._driver.run(
+            found = await self._driver.run(
                 holding.claim(
                     self._core, self._absorber.spec, shard, self._absorber.terms, self._token, self._driver.home()
                 )
             )
             self._trouble = 0
         except NewerPayload as error:
+            self._look_again(number, 0.0)  # that user comes up later again; others may be due
             self._warn(f"{self._absorber.spec.name}: {error}")
             return
         except HoldfastError as error:
-            # The server cannot be reached, or refuses: all shards will say the same, so all of them wait.
             self._trouble += 1
             pause = min(TROUBLE_MOST, TROUBLE_FIRST * 2.0 ** min(self._trouble, 10)) * (0.5 + random.random())  # noqa: S311
-            self._look_at[number] = self._core.clock() + pause
+            self._look_again(number, pause)
             self._warn(f"{self._absorber.spec.name}: looking for work failed: {error}")
             return
         finally:
             self._looking.discard(number)
-        if taking is None:
+        if found.taking is None:
             self._passed.discard(number)
-            self._plan(number, next_ms, workers)
+            self._plan(number, found)
             return
-        if next_ms >= 0:
-            self._look_at[number] = min(self._look_at[number], self._core.clock() + next_ms / 1000)
-            if next_ms == 0:
-                self._wake.set()  # somebody else is due there: another slot may take it while this one works
-        await self._process(taking)
-        self._look_at[number] = min(self._look_at[number], self._core.clock())
+        self._look_again(number, found.next_ms / 1000 if found.next_ms >= 0 else self._core.settings.sweep)
+        if found.next_ms == 0:
+            self._wake.set()  # somebody else is due there: another slot may take it while this one works
+        await self._process(found.taking)
+        self._look_again(number, 0.0)
 
     def _warn(self, text: str) -> None:
         if self._core.events:
@@ -184,29 +193,33 @@ class Worker:
     async def _process(self, taking: Taking) -> None:
         batch = self._make_batch(taking)
         scope = AsyncScope(taking.hold)
+        limit = asyncio.timeout(self._absorber.timeout)
         error: BaseException | None = None
         try:
-            async with asyncio.timeout(self._absorber.timeout):
+            async with limit:
                 await self._call(batch)
-        except TimeoutError as problem:
-            error = problem
         except (Exception, asyncio.CancelledError) as problem:
             error = problem
         ours = await scope.leave(error)
         if ours or taking.hold.lost_reason or isinstance(error, LeaseLost):
             return  # it is somebody else's now, or nobody's
-        spec = self._absorber.spec
-        if isinstance(error, asyncio.CancelledError):
+        spec, task = self._absorber.spec, asyncio.current_task()
+        if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
             # Stopped before the handler was done: hand the batch back, as if it had not been taken.
-            await self._driver.run(holding.nack(self._core, spec, taking, 0.0, 0, ""))
+            await self._give_back(taking, 0.0, 0, "")
             raise error
         if error is not None:
-            await self._failed(taking, error)
+            await self._failed(taking, error, limit.expired())
         elif not batch.done:
             try:
                 await self._driver.run(holding.ack(self._core, spec, taking, None))
             except HoldfastError as problem:
                 self._warn(f"{spec.name}: {problem}")
+
+    async def _give_back(self, taking: Taking, delay: float, attempts: int, error: str) -> None:
+        await self._driver.run(holding.nack(self._core, self._absorber.spec, taking, delay, attempts, error))
+        if self._threads is not None:
+            taking.hold.lost_reason = "handed back"  # its thread may still run, and must see that it lost the batch
 
     async def _call(self, batch: Any) -> None:
         if self._threads is None:
@@ -217,9 +230,9 @@ class Worker:
         if asyncio.iscoroutine(result):
             await result
 
-    async def _failed(self, taking: Taking, error: BaseException) -> None:
+    async def _failed(self, taking: Taking, error: BaseException, late: bool) -> None:
         absorber = self._absorber
-        if isinstance(error, TimeoutError) and not error.args:
+        if late:
             text = f"TimeoutError: the handler took longer than {absorber.timeout:g} s"
         else:
             text = f"{type(error).__name__}: {error}"[:ERROR_TEXT]
@@ -228,7 +241,7 @@ class Worker:
             self._core.events.emit(HandlerFailed(absorber.spec.name, user, str(taking.id), taking.attempt, text))
         delay = min(absorber.backoff_most, absorber.backoff * 2.0 ** min(taking.attempt - 1, 30))
         delay *= 0.5 + random.random() / 2  # noqa: S311
-        await self._driver.run(holding.nack(self._core, absorber.spec, taking, delay, absorber.terms.attempts, text))
+        await self._give_back(taking, delay, absorber.terms.attempts, text)
 
     # -- triggers and signals -----------------------------------------------------------------------------------
 
@@ -241,8 +254,11 @@ class Worker:
             except HoldfastError as error:
                 self._warn(f"{self._absorber.spec.name}: setting the triggers failed: {error}")
                 rest = self._core.settings.sweep
-            self._signalled(LOOK)
-            await asyncio.sleep(rest)
+            self._look_at = [self._core.clock()] * len(self._shards)
+            self._wake.set()
+            self._prepare_again.clear()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._prepare_again.wait(), rest)
 
     def _prepare(self) -> Flow[None]:
         results = yield Together([self._configure(shard) for shard in self._shards])

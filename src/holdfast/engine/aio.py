@@ -205,6 +205,12 @@ class AsyncDriver:
             await asyncio.sleep(backoff(min(failures - 1, 10)))
         self._failures[address] = failures + 1
         connection = await self._open(address)
+        if self.topology.target.kind == "sentinel":
+            try:
+                await asyncio.to_thread(self.topology.confirm, address)
+            except BaseException:
+                connection.abort(NotSent("not the primary"))
+                raise
         self._failures.pop(address, None)
         if self._closed:
             connection.abort(NotSent("the client was closed"))

@@ -100,6 +100,8 @@ class Core:
             clock=self.clock, scripts=self.scripts, events=self.events, driver=self.async_driver,
             on_lost=self.end_lost, watch_primary=target.kind == "sentinel",
         )  # fmt: skip
+        if target.kind == "sentinel":
+            self.keeper.start()  # it asks the Sentinels every second; who holds nothing writes to the primary too
 
     def _revive_embedded(self) -> None:
         embedded = self._embedded

@@ -287,9 +287,16 @@ class ThreadDriver:
     def _connect(self, address: Address) -> Wire:
         problem = None
         try:
-            return Wire(self.topology.connection(address))
+            wire = Wire(self.topology.connection(address))
         except (redis.RedisError, OSError) as error:
             problem = connect_problem(error, self.topology.target)
+        else:
+            try:
+                self.topology.confirm(address)
+            except BaseException:
+                wire.close()
+                raise
+            return wire
         raise problem  # out here, so that it does not carry redis-py's error, which may quote the password
 
     def close(self) -> None:

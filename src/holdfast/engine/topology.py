@@ -111,30 +111,46 @@ class Topology:
             self.generation += 1
 
     def _ask_sentinels(self) -> Address:
-        """The first Sentinel that knows, whose primary says itself that it is one.
+        """The primary of the newest configuration that any Sentinel knows, if it says itself that it is one.
 
-        Sentinels go on naming a dead primary until they agree, and an old primary goes on answering until it is
-        demoted: its own ROLE is asked for as well."""
+        After a failover a Sentinel may go on naming the old primary for seconds, and that one, restarted, answers as a
+        primary until it is demoted; what it is told then is lost. So all Sentinels are asked, and the newest counts."""
         problem: Exception | None = None
+        named: dict[Address, int] = {}
         for place in list(self._known):
             try:
                 with _Asker(self._sentinel_connection(place)) as ask:
-                    found = ask("SENTINEL", "GET-MASTER-ADDR-BY-NAME", self.target.service)
-                if not found:
-                    raise NotSent(f"the Sentinel at {place[0]}:{place[1]} knows no service {self.target.service!r}")
-                address = (found[0].decode(), int(found[1]))
-                with _Asker(self.connection(address)) as ask:
-                    role = ask("ROLE")[0]
-                if role != b"master":
-                    raise NotSent(f"{address[0]}:{address[1]} is no primary yet")
-                self._known.remove(place)
-                self._known.insert(0, place)
-                return address
+                    found = ask("SENTINEL", "MASTER", self.target.service)
+                fields = {found[at]: found[at + 1] for at in range(0, len(found), 2)}
+                address = (fields[b"ip"].decode(), int(fields[b"port"]))
+                named[address] = max(named.get(address, -1), int(fields[b"config-epoch"]))
             except _FATAL as error:
                 raise connect_problem(error, self.target) from None
-            except (redis.RedisError, OSError, NotSent) as error:
+            except (redis.RedisError, OSError, KeyError) as error:
                 problem = error
-        raise NotSent(f"no Sentinel named a primary: {problem}")
+                self._known.remove(place)  # asked last from now on, as it may be slow to fail
+                self._known.append(place)
+        if not named:
+            raise NotSent(f"no Sentinel named a primary of {self.target.service!r}: {problem}")
+        address = max(named, key=lambda one: named[one])
+        try:
+            with _Asker(self.connection(address)) as ask:
+                role = ask("ROLE")[0]
+        except _FATAL as error:
+            raise connect_problem(error, self.target) from None
+        except (redis.RedisError, OSError) as error:
+            raise NotSent(f"the primary that the Sentinels name does not answer: {error}") from None
+        if role != b"master":
+            raise NotSent(f"{address[0]}:{address[1]} is no primary yet")
+        return address
+
+    def confirm(self, address: Address) -> None:
+        """After connecting: is this still the primary? The answer that led here may have been an old one."""
+        if self.target.kind != "sentinel":
+            return
+        self.refresh(self.generation)
+        if self._primary != address:
+            raise NotSent(f"{address[0]}:{address[1]} is no longer the primary")
 
     def _ask_cluster(self) -> dict[int, Address]:
         problem: Exception | None = None

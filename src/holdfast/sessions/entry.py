@@ -187,10 +187,12 @@ def open_raw(data: bytes) -> Raw:
     if len(data) < HEAD:
         raise UnreadablePayload("inspect what wrote this: the entry is cut off")
     tokens, made, given = struct.unpack_from(">IBB", data, 17)
-    marks = [data[at : at + 4] for at in range(HEAD, HEAD + 4 * (made + given), 4)]
+    start = HEAD + 4 * (made + given)
+    if len(data) <= start:
+        raise UnreadablePayload("inspect what wrote this: the entry is cut off")
+    marks = [data[at : at + 4] for at in range(HEAD, start, 4)]
     at = int.from_bytes(data[11:17], "big") / 1000
-    body = data[HEAD + 4 * (made + given) :]
-    return Raw(data[1:11].hex(), at, tokens, tuple(marks[:made]), tuple(marks[made:]), body)
+    return Raw(data[1:11].hex(), at, tokens, tuple(marks[:made]), tuple(marks[made:]), data[start:])
 
 
 def decode(raw: Raw) -> Entry:

@@ -10,7 +10,7 @@
 -- returns taken | nothing
 -- taken: user, batch, fence, attempt, ms until the deadline, waiting, server ms, messages, pairs, attachments,
 --        ms until the next look
--- nothing: ms until the next look (-1: nobody waits), idle workers
+-- nothing: ms until the next look (-1: nobody waits), idle workers, 1 if the triggers are known here
 
 -- include take
 base = ARGV[1]
@@ -60,4 +60,11 @@ for _ = 1, 64 do
 end
 call('ZADD', base .. 'idle', now, ARGV[6])
 call('PEXPIRE', base .. 'idle', 3600000)
-return {'nothing', ms_to_next(), call('ZCARD', base .. 'idle')}
+-- A worker that died stays at the end of the list: whoever looks removes it, by nobody listening for it.
+for _ = 1, 4 do
+  local eldest = call('ZRANGE', base .. 'idle', 0, 0)[1]
+  local heard = call('PUBSUB', 'SHARDNUMSUB', base .. 'sig:' .. string.sub(eldest, 1, 16))[2]
+  if eldest == ARGV[6] or heard > 0 then break end
+  call('ZREM', base .. 'idle', eldest)
+end
+return {'nothing', ms_to_next(), call('ZCARD', base .. 'idle'), call('HEXISTS', base .. 'stat', 'conf_done')}

@@ -13,33 +13,34 @@ local function six(value)
   return string.char(unpack(digits))
 end
 
--- From the newest back: what is looked for is usually near.
-local function backwards(wanted)
-  for from = 1, count, 32 do
-    local part = call('LRANGE', KEYS[1], -math.min(from + 31, count), -from)
-    for at = #part, 1, -1 do
-      if wanted(part[at]) then return true end
-    end
+-- Is anything of this save here? Its entries share the first 8 bytes of their ids.
+local function find(first)
+  local batch = string.sub(ARGV[first], 1, 9)
+  for _, entry in ipairs(call('LRANGE', KEYS[1], 1, -1)) do
+    if string.sub(entry, 1, 9) == batch then return true end
   end
   return false
 end
 
--- Is anything of this save here? Its entries share the first 8 bytes of their ids.
-local function find(first)
-  local batch = string.sub(ARGV[first], 1, 9)
-  return backwards(function(entry) return string.sub(entry, 1, 9) == batch end)
+-- Digests of the calls that the newest `looked` entries make: the call that is asked for is usually near, and many
+-- results at once must not make it read everything many times.
+local known, looked = {}, 0
+local function learn(entry)
+  for at = 1, (links(entry)) do known[link(entry, at)] = true end
+end
+local function made_here(digest)
+  while not known[digest] and looked < count do
+    local upto = math.min(looked + 32, count)
+    for _, entry in ipairs(call('LRANGE', KEYS[1], -upto, -looked - 1)) do learn(entry) end
+    looked = upto
+  end
+  return known[digest]
 end
 
 local function answers_a_call(entry)
   local made, results = links(entry)
   for at = made + 1, made + results do
-    local digest = link(entry, at)
-    local found = backwards(function(other)
-      for call_at = 1, (links(other)) do
-        if link(other, call_at) == digest then return true end
-      end
-    end)
-    if not found then return false end
+    if not made_here(link(entry, at)) then return false end
   end
   return true
 end
@@ -99,8 +100,12 @@ local function trim_units()
   end
 end
 
+-- Mostly one entry goes that belongs to no other; then the others need not be read.
 local function trim()
   local why = over()
+  if not why then return end
+  local _, results = links(call('LINDEX', KEYS[1], -1))
+  if results > 0 then return trim_units() end
   while why do
     local oldest = call('LINDEX', KEYS[1], 1)
     if links(oldest) > 0 then return trim_units() end
@@ -122,6 +127,8 @@ local function store(first)
         call('RPUSH', KEYS[1], meta)
       end
       call('RPUSH', KEYS[1], entry)
+      learn(entry)
+      looked = looked + 1
       count, bytes, tokens, last = count + 1, bytes + #entry, tokens + tokens_of(entry), ms
     else
       trimmed[4] = trimmed[4] + 1

@@ -11,7 +11,7 @@ if count == 0 then return {'empty'} end
 local entry = call('LINDEX', KEYS[1], -1)
 local made, results = links(entry)
 local payload = string.byte(entry, LINKS + 4 * (made + results)) or 0
-if string.byte(entry, 1) > VERSION or payload > string.byte(ARGV[1]) then return {'unreadable', 1} end
+if (string.byte(entry, 1) or 0) > VERSION or payload > string.byte(ARGV[1]) then return {'unreadable', 1} end
 call('RPOP', KEYS[1])
 uncount(entry)
 write_meta()
