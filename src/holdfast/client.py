@@ -52,6 +52,7 @@ class Holdfast:
         self._open: AsyncDriver | None = None
         self._absorbers: dict[str, Absorber] = {}
         self._work: Work | None = None
+        self._stop_wanted = False
 
     def __repr__(self) -> str:
         return f"<Holdfast {self._core.target.shown} {'open' if self._open else 'closed'}>"
@@ -73,6 +74,8 @@ class Holdfast:
 
     async def close(self) -> None:
         """Release every lease that is still held, and disconnect. What cannot be released ends by itself."""
+        if self._work is not None:
+            await asyncio.to_thread(self._work.end)
         driver, self._open = self._open, None
         if driver is None:
             return
@@ -254,14 +257,21 @@ class Holdfast:
 
         `stop_work` lets handlers finish for `drain` seconds; what cannot finish is handed back. Cancelling hands back
         at once. A batch that is handed back is taken by another worker, and the attempt does not count."""
-        work = self._work = Work(self._core, list(self._absorbers.values()))
+        if self._work is not None:
+            raise ConfigurationError("run work once in a client: it is running already")
+        work = Work(self._core, list(self._absorbers.values()))
+        driver, self._work = self._driver, work
         try:
-            await self._driver.host(work.run)
+            if not self._stop_wanted:
+                await driver.host(work.run)
         finally:
-            self._work = None
+            self._work, self._stop_wanted = None, False
 
     def stop_work(self) -> None:
-        """Let `work` take nothing more and return when its handlers are done. May be called from any thread."""
+        """Let `work` take nothing more and return when its handlers are done. May be called from any thread.
+
+        Called before `work`, it makes the next `work` return at once."""
+        self._stop_wanted = True
         if self._work is not None:
             self._work.stop()
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
 
 from holdfast.buffers.absorber import Absorber
 from holdfast.buffers.batch import Batch
@@ -12,9 +13,11 @@ from holdfast.engine.aio import AsyncDriver
 from holdfast.engine.core import Core
 from holdfast.errors import ConfigurationError
 
+END_SECONDS = 10.0
+
 
 class Work:
-    """The workers of one client in this process. `stop` may be called from any thread."""
+    """The workers of one client in this process. `stop` and `end` may be called from any thread."""
 
     def __init__(self, core: Core, absorbers: Sequence[Absorber]) -> None:
         if not absorbers:
@@ -22,24 +25,36 @@ class Work:
         self._core = core
         self._absorbers = absorbers
         self._workers: list[Worker] = []
+        self._tasks: list[asyncio.Task[None]] = []
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopped = False
+        self._over = threading.Event()
 
     async def run(self, driver: AsyncDriver) -> None:
         """Until stopped; cancelling hands back at once what is under way."""
         self._loop = asyncio.get_running_loop()
-        self._workers = [
-            Worker(self._core, driver, absorber, self._batches(driver, absorber)) for absorber in self._absorbers
-        ]
-        if self._stopped:
-            return
-        tasks = [self._loop.create_task(worker.run()) for worker in self._workers]
         try:
-            await asyncio.gather(*tasks)
+            if self._stopped:
+                return
+            self._workers = [
+                Worker(self._core, driver, absorber, self._batches(driver, absorber)) for absorber in self._absorbers
+            ]
+            self._tasks = [self._loop.create_task(worker.run()) for worker in self._workers]
+            await self._finish()
         finally:
-            for task in tasks:
+            self._over.set()
+
+    async def _finish(self) -> None:
+        """One worker that fails ends all of them; one that was ended from outside is no failure."""
+        try:
+            done, _ = await asyncio.wait(self._tasks, return_when=asyncio.FIRST_EXCEPTION)
+            for task in done:
+                if not task.cancelled():
+                    task.result()
+        finally:
+            for task in self._tasks:
                 task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def _batches(self, driver: AsyncDriver, absorber: Absorber) -> MakeBatch:
         """A plain function gets batches with blocking methods: it runs in a thread."""
@@ -52,12 +67,22 @@ class Work:
         return lambda taking: Batch(core, driver, spec, taking, terms)
 
     def stop(self) -> None:
-        """Take nothing more and finish what is under way. Any thread, any number of times."""
+        """Take nothing more and finish what is under way. Any number of times."""
         self._stopped = True
-        if self._loop is None:
-            return
         for worker in self._workers:
+            self._tell(worker.stop)
+
+    def end(self) -> None:
+        """Hand back at once what is under way, and wait until that is done. Blocking."""
+        self.stop()
+        for task in self._tasks:
+            self._tell(task.cancel)
+        if self._loop is not None:
+            self._over.wait(END_SECONDS)
+
+    def _tell(self, what: Callable[[], object]) -> None:
+        if self._loop is not None and not self._over.is_set():
             try:
-                self._loop.call_soon_threadsafe(worker.stop)
+                self._loop.call_soon_threadsafe(what)
             except RuntimeError:
                 return  # it has ended

@@ -11,7 +11,7 @@ from holdfast.engine.core import Core
 from holdfast.engine.flow import Flow, ReplyLost, call
 from holdfast.engine.limits import check_count, check_seconds
 from holdfast.engine.payload import encode
-from holdfast.errors import ConfigurationError, Indeterminate
+from holdfast.errors import ConfigurationError, Indeterminate, Unavailable
 from holdfast.events import Dropped, Expiring, NearlyFull
 from holdfast.keys import Id, decode
 from holdfast.settings import MAX_SECONDS
@@ -53,9 +53,7 @@ def append(
             core.scripts.get("buffers/append"), place.tag, keys, args, clock=core.clock, until=until, key=place.user
         )
     except Indeterminate:
-        reply = yield from call(
-            core.scripts.get("buffers/reappend"), place.tag, keys, args, clock=core.clock, until=until, key=place.user
-        )
+        reply = yield from _again(ask(core, "buffers/reappend", place, keys, args, until=until), place)
     stem = op.hex()
     if len(bodies) == 1:
         ids: tuple[str, ...] = (f"{stem}0000",)
@@ -68,6 +66,17 @@ def append(
     if core.events:
         _alert(core, spec, place, reply[1], reply[2] / 1000, len(bodies), dropped)
     return Appended(ids[-1], reply[1], dropped, ids, reply[0] != _STORED)
+
+
+def _again(repeat: Flow[list[Any]], place: Place) -> Flow[list[Any]]:
+    """A repeat that was surely not executed says nothing about the first request."""
+    try:
+        return (yield from repeat)
+    except Unavailable as error:
+        raise Indeterminate(
+            "find out whether it happened before you repeat it: no reply came, and asking again failed",
+            operation=error.operation, key=shown(place), elapsed=error.elapsed,
+        ) from error  # fmt: skip
 
 
 def _alert(
@@ -128,12 +137,12 @@ def raw_id(message: str) -> bytes:
 
 def ask(
     core: Core, script: str, place: Place, keys: Sequence[str], args: Sequence[Any],
-    lost: list[ReplyLost] | None = None,
+    lost: list[ReplyLost] | None = None, until: float | None = None,
 ) -> Flow[list[Any]]:  # fmt: skip
     """One call about one user."""
     return call(
         core.scripts.get(script), place.tag, keys, args, clock=core.clock,
-        until=core.clock() + core.settings.retry_for, key=place.user, lost=lost,
+        until=core.clock() + core.settings.retry_for if until is None else until, key=place.user, lost=lost,
     )  # fmt: skip
 
 
@@ -158,7 +167,7 @@ def converse(core: Core, spec: BufferSpec, user: Id, turns: Sequence[tuple[Any, 
     try:
         reply = yield from ask(core, "buffers/converse", place, keys, args)
     except Indeterminate:
-        reply = yield from ask(core, "buffers/reconverse", place, keys, args)
+        reply = yield from _again(ask(core, "buffers/reconverse", place, keys, args), place)
     if len(reply) > 2 and core.events:
         for reason, number in zip(("age", "capacity"), reply[2:4], strict=True):
             if number:

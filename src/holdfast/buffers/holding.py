@@ -175,7 +175,7 @@ def ack(core: Core, spec: BufferSpec, taking: Taking, ids: Sequence[str] | None)
     if hold.lost_reason:
         raise lost(hold, "buffers/ack")
     raw = [raw_id(one) for one in ids] if ids is not None else []
-    args: list[Any] = [place.user, place.base, hold.token, taking.id, *raw]
+    args: list[Any] = [place.user, place.base, hold.token, hold.fence, *raw]
 
     def request() -> Flow[list[Any]]:
         now, s = core.clock(), core.settings

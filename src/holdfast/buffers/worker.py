@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import inspect
 import math
 import random
+import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, TypeVar
 
 from holdfast.buffers import holding
 from holdfast.buffers.absorber import Absorber
@@ -28,6 +29,7 @@ from holdfast.engine.signals import LOOK
 from holdfast.errors import HoldfastError, LeaseLost, NewerPayload
 from holdfast.events import HandlerFailed, ServerWarning
 
+T = TypeVar("T")
 MakeBatch = Callable[[Taking], Any]
 SLICE = 500
 CONFIGURE_EVERY = 3600.0
@@ -53,7 +55,7 @@ class Worker:
         self._prepare_again = asyncio.Event()
         self._stopping = False
         self._trouble = 0
-        self._threads = ThreadPoolExecutor(absorber.concurrency, "holdfast-handler") if absorber.blocking else None
+        self._blocking = absorber.blocking
 
     def stop(self) -> None:
         """Take nothing more; `run` returns when the handlers are done, or handed back after `drain` seconds."""
@@ -66,6 +68,7 @@ class Worker:
         background = asyncio.get_running_loop().create_task(self._keep_configured())
         try:
             await self._loop()
+            await self._leave_all()  # who becomes due from now on is somebody else's
             if self._running:
                 await asyncio.wait(set(self._running), timeout=self._core.settings.drain)
         finally:
@@ -75,8 +78,6 @@ class Worker:
             await asyncio.gather(background, *self._running, return_exceptions=True)
             self._core.mailbox.workers.pop(self._token, None)
             await self._leave_all()
-            if self._threads is not None:
-                self._threads.shutdown(wait=False, cancel_futures=True)
 
     # -- when to look where -------------------------------------------------------------------------------------
 
@@ -218,16 +219,13 @@ class Worker:
 
     async def _give_back(self, taking: Taking, delay: float, attempts: int, error: str) -> None:
         await self._driver.run(holding.nack(self._core, self._absorber.spec, taking, delay, attempts, error))
-        if self._threads is not None:
+        if self._blocking:
             taking.hold.lost_reason = "handed back"  # its thread may still run, and must see that it lost the batch
 
     async def _call(self, batch: Any) -> None:
-        if self._threads is None:
-            await self._absorber.handler(batch)
-            return
-        loop = asyncio.get_running_loop()
-        result = await loop.run_in_executor(self._threads, self._absorber.handler, batch)
-        if asyncio.iscoroutine(result):
+        handler = self._absorber.handler
+        result = await _in_thread(lambda: handler(batch)) if self._blocking else handler(batch)
+        if inspect.isawaitable(result):
             await result
 
     async def _failed(self, taking: Taking, error: BaseException, late: bool) -> None:
@@ -292,3 +290,27 @@ class Worker:
             await self._driver.run(together())
         except HoldfastError:
             return  # whoever wakes us finds nobody listening
+
+
+async def _in_thread(function: Callable[[], T]) -> T:
+    """In a thread of its own that does not keep the process from ending: it cannot be stopped, only left behind."""
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[T] = loop.create_future()
+
+    def settle(result: Any, error: BaseException | None) -> None:
+        if not done.done():
+            if error is None:
+                done.set_result(result)
+            else:
+                done.set_exception(error)
+
+    def run() -> None:
+        try:
+            outcome: tuple[Any, BaseException | None] = (function(), None)
+        except BaseException as error:
+            outcome = (None, RuntimeError(repr(error)) if isinstance(error, StopIteration) else error)
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            loop.call_soon_threadsafe(settle, *outcome)
+
+    threading.Thread(target=run, name="holdfast-handler", daemon=True).start()
+    return await done

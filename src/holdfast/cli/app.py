@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 import holdfast
-from holdfast import Holdfast, HoldfastError
+from holdfast import ConfigurationError, Holdfast, HoldfastError
 from holdfast.node import health
 
 app = typer.Typer(help="Holdfast: a fleet of workers that behaves like one careful worker.", no_args_is_help=True)
@@ -140,7 +140,8 @@ def work(
         code = asyncio.run(working.supervise(client, target, processes))
     except HoldfastError as error:
         print(f"holdfast: {error}", file=sys.stderr)
-        raise typer.Exit(2) from None
+        # What starting again may mend, whoever looks after this process must be able to tell apart.
+        raise typer.Exit(2 if isinstance(error, ConfigurationError) else 1) from None
     if code:
         raise typer.Exit(code)
 

@@ -59,7 +59,7 @@ def encode(value: Any, limit: int) -> bytes:
 def decode(data: bytes) -> Any:
     """The inverse of `encode`. Raises NewerPayload or UnreadablePayload."""
     if data[:1] != VERSION:
-        if data[:1] > VERSION:
+        if VERSION < data[:1] < b"\x20":  # further versions; anything above is no format of ours
             raise NewerPayload(f"run a newer version here: this was written in format {data[0]}")
         raise UnreadablePayload("inspect what wrote this: the data has no known format")
     try:

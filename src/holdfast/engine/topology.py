@@ -119,14 +119,16 @@ class Topology:
         named: dict[Address, int] = {}
         for place in list(self._known):
             try:
+                # The one that leads a failover has the new epoch first, and names the new primary only here.
                 with _Asker(self._sentinel_connection(place)) as ask:
-                    found = ask("SENTINEL", "MASTER", self.target.service)
-                fields = {found[at]: found[at + 1] for at in range(0, len(found), 2)}
-                address = (fields[b"ip"].decode(), int(fields[b"port"]))
-                named[address] = max(named.get(address, -1), int(fields[b"config-epoch"]))
+                    state = ask("SENTINEL", "MASTER", self.target.service)
+                    found = ask("SENTINEL", "GET-MASTER-ADDR-BY-NAME", self.target.service)
+                address = (found[0].decode(), int(found[1]))
+                epoch = int(state[state.index(b"config-epoch") + 1])
+                named[address] = max(named.get(address, -1), epoch)
             except _FATAL as error:
                 raise connect_problem(error, self.target) from None
-            except (redis.RedisError, OSError, KeyError) as error:
+            except (redis.RedisError, OSError, ValueError, TypeError) as error:
                 problem = error
                 self._known.remove(place)  # asked last from now on, as it may be slow to fail
                 self._known.append(place)

@@ -157,9 +157,13 @@ class Buffer:
 
     def _terms(self, limit: int, lease: float | None, attempts: int | None, max_hold: float | None) -> Terms:
         settings = self._core.settings
+        seconds = settings.ttl if lease is None else check_seconds("lease", lease, MIN_TTL, MAX_LEASE)
+        if max_hold is not None:
+            # The server must not keep it longer either, should this process hang.
+            seconds = min(seconds, check_seconds("max_hold", max_hold, MIN_TTL, MAX_LEASE))
         return Terms(
-            settings.ttl if lease is None else check_seconds("lease", lease, MIN_TTL, MAX_LEASE),
+            seconds,
             check_count("limit", limit, 1, MAX_BATCH),
             settings.max_attempts if attempts is None else check_count("max_attempts", attempts, 1, 60_000),
-            None if max_hold is None else check_seconds("max_hold", max_hold, MIN_TTL, MAX_LEASE),
+            max_hold,
         )

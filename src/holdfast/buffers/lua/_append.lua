@@ -84,9 +84,13 @@ if n > capacity then
   over = #out
   remember(out, 0)
 end
-while bytes > most and n > 1 do
-  remember(cut(1), 0)
-  heavy = heavy + 1
+if bytes > most then
+  local left = bytes
+  heavy = cut_while(function(entry, k)
+    if left <= most or k + 1 >= n then return false end
+    left = left - #entry
+    return true
+  end)
 end
 if over > 0 then count('dropped.capacity', over) end
 if heavy > 0 then count('dropped.bytes', heavy) end

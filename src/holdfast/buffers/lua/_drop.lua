@@ -51,13 +51,26 @@ local function cut(k)
   return out
 end
 
+-- The oldest waiting messages for which `goes` holds, cut at once: one by one would move a batch in flight each time.
+local function cut_while(goes)
+  local k, first = 0, b + (popped and 0 or 1)
+  while k < n do
+    local slice = call('LRANGE', key, first + k, first + k + 499)
+    local from = k
+    for _, entry in ipairs(slice) do
+      if not goes(entry, k) then break end
+      k = k + 1
+    end
+    if k - from < 500 then break end
+  end
+  if k > 0 then remember(cut(k), 0) end
+  return k
+end
+
 -- Removes what is older than its life. Answers how many.
 local function expire()
-  local expired = 0
-  while n > 0 and oldest + ttl <= now do
-    remember(cut(1), 0)
-    expired = expired + 1
-  end
+  if n == 0 or oldest + ttl > now then return 0 end
+  local expired = cut_while(function(entry) return unpack_('>I6', entry, 11) + ttl <= now end)
   if expired > 0 then count('dropped.age', expired) end
   return expired
 end
@@ -70,8 +83,8 @@ local function remember_talk(pairs_gone)
   call('PEXPIRE', gone, REMEMBER)
 end
 
--- Was this batch acknowledged?
-local function was_batch(id)
+-- Was what had this fence acknowledged?
+local function was_acked(id)
   for _, entry in ipairs(call('LRANGE', base .. 'g:' .. member, 0, -1)) do
     if unpack_('>I8', entry, 7) == id then return true end
   end
@@ -99,5 +112,5 @@ local function finish(quietly)
   local ms = life()
   call('PEXPIRE', key, ms)
   if np + nf > 0 then call('PEXPIRE', base .. 'a:' .. member, ms) end
-  if bc > 0 then call('PEXPIRE', base .. 'c:' .. member, ms) end
+  if bc > 0 then call('PEXPIRE', base .. 'c:' .. member, ms, 'GT') end
 end

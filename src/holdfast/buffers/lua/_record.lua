@@ -5,7 +5,7 @@
 -- base .. u:<user>   list   record, messages: id (10 bytes), server ms (6), kind (1: has attachments), payload
 -- base .. c:<user>   list   conversation pairs: server ms (6), payload
 -- base .. a:<user>   hash   attachments: <id> "open latest-deadline", <id><name> p<deadline> | r<payload> | f
--- base .. g:<user>   list   gone: server ms (6), batch (8), ids of young messages that are here no more
+-- base .. g:<user>   list   gone: server ms (6), fence that acknowledged (8), ids of young messages
 -- base .. r:<user>   string an operation of this user was repeated: look closer, the first request may come last
 -- base .. x:<batch>  list   dead letter
 -- base .. due        zset   users by the time somebody must look at them, and `!` with the last fence

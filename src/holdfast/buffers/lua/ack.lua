@@ -4,17 +4,17 @@
 -- ARGV  1 user        as it stands in keys
 --       2 base        what the shard's keys start with
 --       3 token
---       4 batch
+--       4 fence
 --       5.. ids       only these messages; none: all
 -- returns acked | not_held
 -- acked: messages removed, messages of the batch that are left; 0 and 0 if it was acknowledged before
 
 -- include drop
 key, member, base = KEYS[1], ARGV[1], ARGV[2]
-local id = tonumber(ARGV[4])
+local mine = tonumber(ARGV[4])
 local known = read(call('LINDEX', key, 0))
-if not known or b == 0 or batch ~= id or token ~= ARGV[3] or deadline <= now then
-  if was_batch(id) then return {'acked', 0, 0} end
+if not known or b == 0 or fence ~= mine or token ~= ARGV[3] or deadline <= now then
+  if was_acked(mine) then return {'acked', 0, 0} end
   return {'not_held'}
 end
 
@@ -44,7 +44,7 @@ if #left > 0 then
   if #removed > 0 then remember(removed, 0) end
 else
   count('batches', 1)
-  remember(removed, id)
+  remember(removed, mine)
   if bc > 0 then remember_talk(call('LPOP', base .. 'c:' .. member, bc)) end
   b, bc = 0, 0
 end

@@ -61,7 +61,7 @@ end
 call('ZADD', base .. 'idle', now, ARGV[6])
 call('PEXPIRE', base .. 'idle', 3600000)
 -- A worker that died stays at the end of the list: whoever looks removes it, by nobody listening for it.
-for _ = 1, 4 do
+for _ = 1, 100 do
   local eldest = call('ZRANGE', base .. 'idle', 0, 0)[1]
   local heard = call('PUBSUB', 'SHARDNUMSUB', base .. 'sig:' .. string.sub(eldest, 1, 16))[2]
   if eldest == ARGV[6] or heard > 0 then break end

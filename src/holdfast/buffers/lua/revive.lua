@@ -31,6 +31,7 @@ else
     local t, a, q = string.match(conf, '^(%d+) (%d+) (%d+)$')
     thr, age, quiet = tonumber(t), tonumber(a), tonumber(q)
   end
+  ttl, again = 86400000, math.max(0, now + call('PTTL', base .. 'r:' .. member))
 end
 popped = true
 for i = 3 + messages, 4, -1 do call('LPUSH', key, parts[i]) end
@@ -38,10 +39,9 @@ for i = 3 + messages + talk, 4 + messages, -1 do call('LPUSH', base .. 'c:' .. m
 for i = 4 + messages + talk, #parts, 2 do call('HSET', base .. 'a:' .. member, parts[i], parts[i + 1]) end
 b, bc, attempt, batch, token, deadline = messages, talk, 0, tonumber(ARGV[2]), '', now
 for i = 4, 3 + messages do nf = nf + string.byte(parts[i], 17) end
--- It waits for a worker as long as a new message would, and no less than a day.
-ttl = math.max(ttl, 86400000)
 call('DEL', letter)
 call('ZREM', KEYS[1], ARGV[2])
 count('replayed', messages)
 finish(false)
+if talk > 0 and call('PTTL', base .. 'c:' .. member) == -1 then call('PEXPIRE', base .. 'c:' .. member, life()) end
 return {'revived', messages}

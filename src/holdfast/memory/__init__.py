@@ -1,0 +1,34 @@
+"""Long-term memory: what absorbed batches leave behind, in SQL. Needs `holdfast[memory]`.
+
+    async with Memory("sqlite:///memory.db") as memory:
+        await memory.absorb(batch)                     # once for each batch and agent, however often it is delivered
+        await memory.recall("user-7", "green tea")
+
+`Store` is the same for blocking code.
+"""
+
+from holdfast.memory.agents import Agent, Verbatim
+from holdfast.memory.batch import AbsorbableBatch, BatchMessage, BatchPair
+from holdfast.memory.budget import Budget
+from holdfast.memory.chat import ChatModelAgent
+from holdfast.memory.entry import Entry, Forgotten, NewEntry
+from holdfast.memory.failures import BudgetExceeded, ModelError
+from holdfast.memory.memory import Memory
+from holdfast.memory.store import Store
+
+__all__ = [
+    "AbsorbableBatch",
+    "Agent",
+    "BatchMessage",
+    "BatchPair",
+    "Budget",
+    "BudgetExceeded",
+    "ChatModelAgent",
+    "Entry",
+    "Forgotten",
+    "Memory",
+    "ModelError",
+    "NewEntry",
+    "Store",
+    "Verbatim",
+]
