@@ -46,8 +46,9 @@ class Batch:
 
 
 def said(*texts: Any, at: float = 1000.0, **fields: Any) -> Batch:
-    """A batch of messages with these data."""
-    return Batch([Message(f"m{n}", text, at + n) for n, text in enumerate(texts)], **fields)
+    """A batch of messages with these data. Messages of different batches have different ids."""
+    stem = f"{fields['id']}." if "id" in fields else ""
+    return Batch([Message(f"{stem}m{n}", text, at + n) for n, text in enumerate(texts)], **fields)
 
 
 class Says:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Self
 
 import pytest
-from memory_help import Says, WithoutFence, contents, drop_unique_key, rows, said
+from memory_help import Batch, Says, WithoutFence, contents, drop_unique_key, rows, said
 
 from holdfast.errors import ConfigurationError, Fenced, LeaseLost
 from holdfast.memory import Memory, NewEntry, Store, Verbatim
@@ -133,8 +133,8 @@ def test_all_or_nothing(url: str) -> None:
     with Store(url) as store:
 
         class Breaks(Store):
-            def _row(self, origin: Any, position: int, entry: NewEntry) -> dict[str, Any]:
-                return super()._row(origin, 0, entry)  # two entries in one place
+            def _row(self, origin: Any, agent: str, position: int, entry: NewEntry) -> dict[str, Any]:
+                return super()._row(origin, agent, 0, entry)  # two entries in one place
 
         with Breaks(url) as broken, pytest.raises(Exception, match=r"(?i)unique"):
             broken.commit(said(), "verbatim", ENTRY * 2)
@@ -337,3 +337,28 @@ def test_a_process_that_was_stopped_comes_back(url: str, option: str, outcome: s
         # expect it to be refused; without the check it writes
         assert paused.hear() == outcome
         assert contents(store) == (left or ["new", "first of batch-1", "second of batch-1"])
+
+
+def test_a_message_that_comes_again_in_another_batch_is_kept_once(url: str) -> None:
+    # Given a batch that was absorbed, and a failover that forgot that it was taken
+    with Store(url) as store:
+        store.absorb(said("a", "b", id="1", fence=1))
+
+        # when its messages come again in another batch, with one more
+        again = Batch([*said("a", "b", id="1").messages, *said("c", id="2").messages], id="2", fence=2)
+        store.absorb(again)
+
+        # expect each once
+        assert sorted(contents(store)) == ["a", "b", "c"]
+
+
+def test_without_the_key_of_the_message_it_is_kept_twice(url: str) -> None:
+    class Careless(Store):
+        def _row(self, origin: Any, agent: str, position: int, entry: NewEntry) -> dict[str, Any]:
+            return {**super()._row(origin, agent, position, entry), "source": None}
+
+    with Careless(url) as store:
+        store.absorb(said("a", id="1", fence=1))
+        store.absorb(Batch(said("a", id="1").messages, id="2", fence=2))
+
+        assert contents(store) == ["a", "a"]

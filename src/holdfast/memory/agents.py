@@ -46,7 +46,7 @@ class Verbatim:
             data: dict[str, Any] = {"id": message.id, "data": message.data}
             if message.attachments:
                 data["attachments"] = dict(message.attachments)
-            entries.append(NewEntry(self.kind, text_of(message.data), data, message.at))
+            entries.append(NewEntry(self.kind, text_of(message.data), data, message.at, message.id))
         for pair in batch.pairs:
             content = f"user: {text_of(pair.user)}\nassistant: {text_of(pair.assistant)}"
             entries.append(NewEntry(self.kind, content, {"user": pair.user, "assistant": pair.assistant}, pair.at))

@@ -23,13 +23,16 @@ class NewEntry:
     """What an agent wants remembered.
 
     `kind` is episodic, semantic, procedural or any short name. `content` is what recall searches. `data` is any JSON
-    value. `at` is Unix seconds of server time; without it the newest message of the batch gives it.
+    value. `at` is Unix seconds of server time; without it the newest message of the batch gives it. `message` is the id
+    of the one message that this says: it is then kept once, also when a failover that forgot the batch hands the
+    message out again in another one.
     """
 
     kind: str
     content: str
     data: Any = None
     at: float | None = None
+    message: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +77,8 @@ def check_new(entry: object) -> NewEntry:
         raise ConfigurationError(f"pass the content as text, not {type(entry.content).__name__}")
     if entry.at is not None and not (isinstance(entry.at, (int, float)) and math.isfinite(entry.at)):
         raise ConfigurationError("pass `at` as Unix seconds, or leave it out")
+    if entry.message is not None and not isinstance(entry.message, str):
+        raise ConfigurationError(f"pass `message` as the id of a message, not {type(entry.message).__name__}")
     return entry
 
 

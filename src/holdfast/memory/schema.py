@@ -51,7 +51,7 @@ class Tables:
             sa.Column("id", sa.BigInteger, primary_key=True),
             sa.Column("checkpoint", sa.BigInteger), sa.Column("user_key", sa.Text), sa.Column("kind", sa.Text),
             sa.Column("content", sa.Text), sa.Column("data", sa.Text), sa.Column("position", sa.Integer),
-            sa.Column("at", sa.Double), sa.Column("terms", sa.Text),
+            sa.Column("at", sa.Double), sa.Column("terms", sa.Text), sa.Column("source", sa.Text),
         )  # fmt: skip
 
     @property
@@ -145,8 +145,14 @@ def _index_old_entries(connection: Connection, database: Database, tables: Table
         last = rows[-1].id
 
 
+def _once_per_message(connection: Connection, database: Database, tables: Tables) -> None:
+    p = tables.prefix
+    connection.exec_driver_sql(f"ALTER TABLE {p}_entries ADD COLUMN source TEXT")
+    connection.exec_driver_sql(f"CREATE UNIQUE INDEX {p}_entries_source ON {p}_entries (user_key, source)")
+
+
 Step = Callable[[Connection, Database, Tables], None]
-STEPS: tuple[Step, ...] = (_tables, _full_text)
+STEPS: tuple[Step, ...] = (_tables, _full_text, _once_per_message)
 
 
 # -- taking them ------------------------------------------------------------------------------------------------------

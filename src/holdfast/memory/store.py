@@ -103,7 +103,7 @@ class Store:
         Answers False, and stores nothing, when it was done already, or when `unless` says so at the last moment.
         Raises Fenced, and stores nothing, when a worker with a higher fence has been here."""
         origin = Origin.of(batch)
-        rows = [self._row(origin, at, check_new(entry)) for at, entry in enumerate(entries)]
+        rows = [self._row(origin, agent, at, check_new(entry)) for at, entry in enumerate(entries)]
         try:
             with self._db.write("commit") as connection:
                 # First: it locks the row of this user until the end, so that two workers cannot both pass.
@@ -136,15 +136,20 @@ class Store:
         now = connection.execute(sa.select(clock(self._db))).scalar_one()
         for row in rows:
             row |= {"checkpoint": checkpoint, "at": now if row["at"] is None else row["at"]}
-        connection.execute(sa.insert(self._tables.entries), rows)
+        insert = sqlite.insert if self._db.sqlite else postgresql.insert
+        # A message that is here under another batch stays as it is: a failover may forget who had what.
+        connection.execute(
+            insert(self._tables.entries).on_conflict_do_nothing(index_elements=["user_key", "source"]), rows
+        )
 
-    def _row(self, origin: Origin, position: int, entry: NewEntry) -> dict[str, Any]:
+    def _row(self, origin: Origin, agent: str, position: int, entry: NewEntry) -> dict[str, Any]:
         content = storable(entry.content)
         return {
             "user_key": origin.user, "kind": entry.kind, "content": content,
             "data": None if entry.data is None else to_json(entry.data),
             "position": position, "at": origin.at if entry.at is None else float(entry.at),
             "terms": terms_column(self._db, content),
+            "source": None if entry.message is None else f"{origin.buffer}:{agent}:{entry.message}",
         }  # fmt: skip
 
     def _same_batch(self, origin: Origin) -> tuple[sa.ColumnElement[bool], ...]:

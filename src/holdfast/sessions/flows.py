@@ -39,7 +39,7 @@ def save(
     until = started + core.settings.retry_for
     life = "" if user is None else users.known_life(core, spec, at, user)
     if user is not None and not life:
-        yield from users.index(core, spec, at, user, seconds, until)
+        yield from _index(core, spec, at, user, seconds, until, None)
     lost: Exception | None = None
     while True:
         reply, error = yield from _send(core, spec, at, batch, seconds, life, started, until, lost)
@@ -47,7 +47,7 @@ def save(
             lost = error
         elif reply[0] == _CHANGED and user is not None:
             # The session is not the one that this process has indexed: it was cleared or ended, and may be new.
-            yield from users.index(core, spec, at, user, seconds, until)
+            yield from _index(core, spec, at, user, seconds, until, lost)
             life = ""
         elif reply[0] == _DOUBTFUL:
             if lost is not None:
@@ -62,6 +62,26 @@ def save(
     if user is not None:
         users.remember(core, spec, at, user, reply[2].decode())
     return saved
+
+
+def _index(
+    core: Core, spec: Spec, at: Place, user: Place, seconds: float, until: float, lost: Exception | None
+) -> Flow[None]:
+    """Before the entries are sent: when it fails nothing was stored, unless the reply to an earlier try was `lost`."""
+    try:
+        yield from users.index(core, spec, at, user, seconds, until)
+    except (Indeterminate, Unavailable) as error:
+        if lost is not None:
+            raise Indeterminate(
+                f"find out whether it was stored: the first reply was lost, and then: {error}",
+                operation="sessions/index", key=at.shown,
+            ) from error  # fmt: skip
+        if isinstance(error, Unavailable):
+            raise
+        raise Unavailable(
+            f"check that the server is up and reachable; nothing was stored: {error}",
+            operation="sessions/index", key=at.shown,
+        ) from error  # fmt: skip
 
 
 def _send(

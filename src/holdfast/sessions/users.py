@@ -10,6 +10,7 @@ from typing import Any
 
 from holdfast.engine.core import Core
 from holdfast.engine.flow import Detach, Flow, Together, call
+from holdfast.engine.status import Status
 from holdfast.errors import HoldfastError
 from holdfast.keys import Id, decode
 from holdfast.sessions.spec import INDEX_EXTRA, KNOWN_PAIRS, REINDEX, Place, Spec
@@ -77,9 +78,9 @@ def _lives(core: Core, spec: Spec, sessions: list[str]) -> Flow[dict[str, float 
         reply = yield from _call(
             core, "sessions/look", spec.session(decode(session)), (), core.clock() + core.settings.retry_for
         )
-        if reply[0] == b"missing":
+        if reply[0] == Status.MISSING.encode():
             return None
-        return int(reply[4]) / 1000 if reply[0] == b"found" else spec.ttl
+        return int(reply[4]) / 1000 if reply[0] == Status.FOUND.encode() else spec.ttl
 
     answers = yield from _together([look(session) for session in sessions])
     return dict(zip(sessions, answers, strict=True))
