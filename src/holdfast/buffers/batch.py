@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
 from typing import Self
 
@@ -104,15 +104,17 @@ class Batch:
         """Call back once when it is lost, from whichever thread notices. Answers a function that stops watching."""
         return self._taking.hold.watch(callback)
 
-    async def ack(self, ids: Sequence[str] | None = None) -> int:
+    async def ack(self, ids: Iterable[str] | None = None) -> int:
         """Remove the batch, or only the messages with these ids. Answers how many messages of it are left.
 
         Raises LeaseLost if it is no longer ours: its messages are handed out again. Raises Indeterminate if no answer
         came. Cancellation does not stop it."""
         if self.done:
             return 0
-        if ids is not None and not ids:
-            return self._left
+        if ids is not None:
+            ids = list(ids)
+            if not ids:
+                return self._left
         self._left = await self._driver.run(holding.ack(self._core, self._spec, self._taking, ids))
         return self._left
 

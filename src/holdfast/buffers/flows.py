@@ -150,9 +150,16 @@ def pop(core: Core, spec: BufferSpec, user: Id, limit: int) -> Flow[list[Message
     place = spec.place(user)
     reply = yield from ask(core, "buffers/pop", place, (place.key,), (place.user, place.base, limit))
     good, bad = parse_messages(reply[2], reply[3])
+    say_aged(core, spec, reply[4])
     if bad and core.events:
         core.events.emit(Dropped(spec.name, "message", "unreadable", len(bad)))
     return good
+
+
+def say_aged(core: Core, spec: BufferSpec, count: int) -> None:
+    """Whoever finds messages past their life, and removes them, says so."""
+    if count and core.events:
+        core.events.emit(Dropped(spec.name, "message", "age", count))
 
 
 def converse(core: Core, spec: BufferSpec, user: Id, turns: Sequence[tuple[Any, Any]]) -> Flow[int]:

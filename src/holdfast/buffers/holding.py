@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from holdfast.buffers.flows import ask, raw_id, shown
+from holdfast.buffers.flows import ask, raw_id, say_aged, shown
 from holdfast.buffers.message import Message, Pair, Unreadable, parse_messages, parse_pairs
 from holdfast.buffers.spec import BufferSpec, Place, Shard
 from holdfast.engine.core import Core
 from holdfast.engine.flow import INTERRUPTED, Detach, Flow, call
 from holdfast.engine.keeper import Hold
-from holdfast.errors import Indeterminate, LeaseLost, NewerPayload, NotAcquired, Unavailable
+from holdfast.errors import ConfigurationError, Indeterminate, LeaseLost, NewerPayload, NotAcquired, Unavailable
 from holdfast.events import Acked, Buried, Dropped, Nacked, Taken
 from holdfast.keys import decode
 
@@ -68,6 +68,7 @@ def take(core: Core, spec: BufferSpec, place: Place, terms: Terms, home: Home) -
             yield Detach(_return(core, place, token, 0, 0.0, 0, ""))
             raise
         if reply[0] == b"empty":
+            say_aged(core, spec, reply[1])
             return None
         if reply[0] == b"busy":
             raise NotAcquired(
@@ -99,6 +100,7 @@ def claim(core: Core, spec: BufferSpec, shard: Shard, terms: Terms, worker: str,
         yield Detach(_hand_back_claim(core, shard, token, lease))
         raise
     if reply[0] != b"taken":
+        say_aged(core, spec, reply[4] if len(reply) > 4 else 0)
         return Look(None, *map(int, reply[1:4])) if len(reply) > 3 else Look(None, 0, 1, 1)
     place = place_in(shard, reply[1].decode())
     taken = yield from settle_taken(core, spec, place, reply, token, asked, terms, home)
@@ -123,6 +125,7 @@ def settle_taken(
     """Decode a batch and begin to hold it. None if nothing in it can be read: that is quarantined."""
     batch, fence, attempt, left, waiting = (int(number) for number in reply[2:7])
     messages, bad = parse_messages(reply[8], reply[10])
+    say_aged(core, spec, reply[12])
     newer = [one for one in bad if isinstance(one.error, NewerPayload)]
     try:
         pairs, damaged = parse_pairs(reply[9])
@@ -175,6 +178,8 @@ def ack(core: Core, spec: BufferSpec, taking: Taking, ids: Sequence[str] | None)
     if hold.lost_reason:
         raise lost(hold, "buffers/ack")
     raw = [raw_id(one) for one in ids] if ids is not None else []
+    if ids is not None and not raw:
+        raise ConfigurationError("pass ids of messages, or nothing to acknowledge all: an empty list says neither")
     args: list[Any] = [place.user, place.base, hold.token, hold.fence, *raw]
 
     def request() -> Flow[list[Any]]:
@@ -213,7 +218,11 @@ def nack(core: Core, spec: BufferSpec, taking: Taking, delay: float, attempts: i
     core.end(hold)
     if hold.lost_reason:
         return False
-    status = yield from _return(core, place, hold.token, taking.id, delay, attempts, error)
+    try:
+        status = yield from _return(core, place, hold.token, taking.id, delay, attempts, error)
+    except INTERRUPTED:
+        yield Detach(_return(core, place, hold.token, taking.id, delay, attempts, error))
+        raise
     if core.events:
         user, batch = shown(place), str(taking.id)
         if status == b"buried":

@@ -82,7 +82,7 @@ _decode = msgspec.msgpack.Decoder(ext_hook=_unwrap).decode
 def _wrapped(value: Any) -> Any:
     """The same value with whole numbers that MessagePack lacks as extensions."""
     if isinstance(value, int) and not _LOW <= value <= _HIGH:
-        if value.bit_length() > MAX_DIGITS * 3:
+        if value.bit_length() > MAX_DIGITS * 3.32:
             raise ValueError(f"a number has more than {MAX_DIGITS} digits")
         return msgspec.msgpack.Ext(_BIG, b"%d" % value)
     if isinstance(value, dict):

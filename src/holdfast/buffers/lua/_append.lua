@@ -54,7 +54,7 @@ if again > now then
 end
 
 ttl = kept
-local aged = known and expire() or 0
+if known then expire() end
 last = math.max(now, last)
 local entries = {}
 for i = 1, count_in do

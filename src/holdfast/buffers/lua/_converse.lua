@@ -11,7 +11,7 @@ if repeated or call('EXISTS', mark) == 1 then
   if found then return {'replayed', call('LLEN', list) - bc} end
 end
 local before = call('LLEN', list)
-local aged = before - prune_talk()
+local stale = before - prune_talk()
 local head = pack_('>I6I5', now, kept) .. ARGV[6]
 for i = 7, #ARGV do call('RPUSH', list, head .. ARGV[i]) end
 local over = math.max(0, call('LLEN', list) - bc - tonumber(ARGV[3]))
@@ -22,4 +22,4 @@ if over > 0 then
   count('dropped.pair_capacity', over)
 end
 call('PEXPIRE', list, math.max(kept + tonumber(ARGV[5]) + GRACE, b > 0 and life() or 0))
-return {'stored', call('LLEN', list) - bc, aged, over}
+return {'stored', call('LLEN', list) - bc, stale, over}

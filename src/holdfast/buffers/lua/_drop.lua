@@ -67,11 +67,14 @@ local function cut_while(goes)
   return k
 end
 
+local aged = 0
+
 -- Removes what is older than its life. Answers how many.
 local function expire()
   if n == 0 or oldest + ttl > now then return 0 end
   local expired = cut_while(function(entry) return unpack_('>I6', entry, 11) + ttl <= now end)
   if expired > 0 then count('dropped.age', expired) end
+  aged = aged + expired
   return expired
 end
 
@@ -103,6 +106,7 @@ end
 
 -- Writes the record, its place in the index and its life; a buffer with nothing in it leaves nothing.
 local function finish(quietly)
+  if b == 0 then expire() end
   schedule(quietly)
   if n == 0 and b == 0 then
     call('DEL', key, base .. 'a:' .. member)

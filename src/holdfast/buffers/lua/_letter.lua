@@ -41,7 +41,7 @@ local function bury(why)
   popped = true
   local talk = bc > 0 and call('LPOP', base .. 'c:' .. member, bc) or {}
   letter(string.format('%d', batch), away, talk, why)
-  b, bc, attempt, batch, fence, deadline, nf, token = 0, 0, 0, 0, 0, 0, 0, ''
+  b, bc, attempt, batch, fence, deadline, nf, span, token = 0, 0, 0, 0, 0, 0, 0, 0, ''
 end
 
 -- Counter and clock in one, for the whole shard: it rises over a failover that forgot the last ones too.

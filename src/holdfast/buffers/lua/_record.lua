@@ -17,20 +17,20 @@
 -- max age, quiet period, life, messages with attachments, until when repeats are looked for, forced. The triggers are
 -- copied from `stat` when a record is made, so that an append need not read them.
 -- Of a batch: its messages, its pairs, attempt, id, fence, until when nobody else may take it, how many of its
--- messages have attachments, token.
-local META, HELD = '>I1I3I4I6I6I6I3I5I4I5I3I6I1', '>I3I3I2I8I8I6I3'
-local META_SIZE, HELD_SIZE = 53, 33
+-- messages have attachments, for how many ms it was given, token.
+local META, HELD = '>I1I3I4I6I6I6I3I5I4I5I3I6I1', '>I3I3I2I8I8I6I3I5'
+local META_SIZE, HELD_SIZE = 53, 38
 local GRACE = 60000
 local REMEMBER = 60000
 local unpack_, pack_ = struct.unpack, struct.pack
 local key, base, member
 local n, bytes, oldest, last, due, thr, age, quiet, ttl, np, again, force
-local b, bc, attempt, batch, fence, deadline, nf, token
+local b, bc, attempt, batch, fence, deadline, nf, span, token
 local popped
 
 -- False if there is no record.
 local function read(meta)
-  b, bc, attempt, batch, fence, deadline, nf, token, popped = 0, 0, 0, 0, 0, 0, 0, '', false
+  b, bc, attempt, batch, fence, deadline, nf, span, token, popped = 0, 0, 0, 0, 0, 0, 0, 0, '', false
   if not meta then
     n, bytes, oldest, last, due, thr, age, quiet, ttl, np, again, force = 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0
     return false
@@ -39,7 +39,9 @@ local function read(meta)
   version, n, bytes, oldest, last, due, thr, age, quiet, ttl, np, again, force = unpack_(META, meta)
   if version ~= 1 then error('run a newer version here: a newer one wrote this buffer') end
   if #meta > META_SIZE then
-    b, bc, attempt, batch, fence, deadline, nf = unpack_(HELD, meta, META_SIZE + 1)
+    b, bc, attempt, batch, fence, deadline, nf, span = unpack_(HELD, meta, META_SIZE + 1)
+    -- Longer than it was given: the server's clock was set back. Nobody may hold it for that.
+    if deadline - now > span then deadline = now end
     token = string.sub(meta, META_SIZE + HELD_SIZE + 1)
   end
   return true

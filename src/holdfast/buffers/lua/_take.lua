@@ -9,7 +9,7 @@ local function tell(next_look_ms)
     end
   end
   local talk = bc > 0 and call('LRANGE', base .. 'c:' .. member, 0, bc - 1) or {}
-  return {'taken', member, batch, fence, attempt, deadline - now, n, now, entries, talk, files, next_look_ms}
+  return {'taken', member, batch, fence, attempt, deadline - now, n, now, entries, talk, files, next_look_ms, aged}
 end
 
 -- Takes what waits, or the batch whose holder is gone. False if there is nothing to take.
@@ -38,7 +38,7 @@ local function take(holder, lease, most)
   else
     count('redelivered', 1)
   end
-  attempt, token, deadline = attempt + 1, holder, now + lease
+  attempt, token, deadline, span = attempt + 1, holder, now + lease, lease
   finish(true)
   return true
 end

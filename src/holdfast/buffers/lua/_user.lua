@@ -2,7 +2,7 @@
 -- Writes the record down: in the place of the old one, or in front if that was popped.
 local function write()
   local meta = pack_(META, 1, n, bytes, oldest, last, due, thr, age, quiet, ttl, np, again, force)
-  if b > 0 then meta = meta .. pack_(HELD, b, bc, attempt, batch, fence, deadline, nf) .. token end
+  if b > 0 then meta = meta .. pack_(HELD, b, bc, attempt, batch, fence, deadline, nf, span) .. token end
   if popped then
     call('LPUSH', key, meta)
     popped = false

@@ -45,7 +45,7 @@ if #left > 0 then
 else
   count('batches', 1)
   remember(removed, mine)
-  if bc > 0 then remember_talk(call('LPOP', base .. 'c:' .. member, bc)) end
+  if bc > 0 then remember_talk(call('LPOP', base .. 'c:' .. member, bc) or {}) end
   b, bc = 0, 0
 end
 finish(false)

@@ -12,9 +12,12 @@ key, member, base = KEYS[1], ARGV[1], ARGV[2]
 local known, removed = read(call('LINDEX', key, 0)), 0
 if ARGV[3] == 'w' then
   if known and n > 0 then
+    expire()
     removed = n
-    remember(cut(n), 0)
-    count('cleared', removed)
+    if removed > 0 then
+      remember(cut(n), 0)
+      count('cleared', removed)
+    end
     force = 0
     finish(false)
   end

@@ -6,7 +6,7 @@
 --       3 lease       ms
 -- returns taken | nothing
 -- taken: user, batch, fence, attempt, ms until the deadline, waiting, server ms, messages, pairs, attachments,
---        ms until the next look
+--        ms until the next look, messages removed for age
 -- nothing: the claim took nothing, or was not executed yet; what it may still take comes free after its lease
 
 -- include take
@@ -15,7 +15,7 @@ local lease = tonumber(ARGV[3])
 for _, user in ipairs(call('ZRANGEBYSCORE', KEYS[1], now, now + lease, 'LIMIT', 0, 5000)) do
   member, key = user, base .. 'u:' .. user
   if read(call('LINDEX', key, 0)) and b > 0 and token == ARGV[2] and deadline > now then
-    deadline = now + lease
+    deadline, span = now + lease, lease
     finish(true)
     return tell(0)
   end

@@ -8,7 +8,9 @@
 
 -- include drop
 key, member, base = KEYS[1], ARGV[1], ARGV[2]
-if not read(call('LINDEX', key, 0)) or n == 0 then return {'empty'} end
-force = 1
+if not read(call('LINDEX', key, 0)) then return {'empty'} end
+expire()
+if n > 0 then force = 1 end
 finish(false)
+if n == 0 then return {'empty'} end
 return {'forced', n}

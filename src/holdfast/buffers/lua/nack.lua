@@ -25,6 +25,7 @@ if most > 0 and attempt >= most then
   return {'buried'}
 end
 if most == 0 then attempt = attempt - 1 end
-token, deadline, due = '', now + tonumber(ARGV[5]), 0
+token, span, due = '', tonumber(ARGV[5]), 0
+deadline = now + span
 finish(false)
 return {'returned'}

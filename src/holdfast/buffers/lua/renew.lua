@@ -13,7 +13,8 @@ for i = 2, #KEYS do
   key = KEYS[i]
   member = string.sub(key, #base + 3)
   if read(call('LINDEX', key, 0)) and b > 0 and token == ARGV[2 * i - 3] and deadline > now then
-    deadline = now + ARGV[2 * i - 2]
+    span = tonumber(ARGV[2 * i - 2])
+    deadline = now + span
     finish(true)
     answer[#answer + 1] = 1
   else

@@ -37,7 +37,7 @@ popped = true
 for i = 3 + messages, 4, -1 do call('LPUSH', key, parts[i]) end
 for i = 3 + messages + talk, 4 + messages, -1 do call('LPUSH', base .. 'c:' .. member, parts[i]) end
 for i = 4 + messages + talk, #parts, 2 do call('HSET', base .. 'a:' .. member, parts[i], parts[i + 1]) end
-b, bc, attempt, batch, token, deadline = messages, talk, 0, tonumber(ARGV[2]), '', now
+b, bc, attempt, batch, token, deadline, span = messages, talk, 0, tonumber(ARGV[2]), '', now, 0
 for i = 4, 3 + messages do nf = nf + string.byte(parts[i], 17) end
 call('DEL', letter)
 call('ZREM', KEYS[1], ARGV[2])

@@ -9,21 +9,21 @@
 --       6 attempts    after so many a batch goes to the dead letters
 -- returns taken | busy | empty
 -- taken: user, batch, fence, attempt, ms until the deadline, waiting, server ms, messages, pairs, attachments,
---        0
--- busy: ms until somebody may take it
+--        0, messages removed for age
+-- busy: ms until somebody may take it; empty: messages removed for age
 
 -- include take
 key, member, base = KEYS[1], ARGV[1], ARGV[2]
-if not read(call('LINDEX', key, 0)) then return {'empty'} end
+if not read(call('LINDEX', key, 0)) then return {'empty', 0} end
 local lease = tonumber(ARGV[4])
 if b > 0 then
   if deadline > now then
     if token ~= ARGV[3] then return {'busy', deadline - now} end
-    deadline = now + lease
+    deadline, span = now + lease, lease
     finish(true)
     return tell(0)
   end
   if attempt >= tonumber(ARGV[6]) then bury('its holders were lost') end
 end
-if not take(ARGV[3], lease, tonumber(ARGV[5])) then return {'empty'} end
+if not take(ARGV[3], lease, tonumber(ARGV[5])) then return {'empty', aged} end
 return tell(0)
