@@ -2,7 +2,6 @@
 --   version count tokens bytes last cut mark life [marked]
 -- last: ms of the newest entry. cut: ms of the newest entry that was removed. life: id of the save that made the
 -- session. marked: ids of saves that were repeated, whose first request may still come; until ms `mark`.
--- Text and not `struct`, whose unpacking of foreign bytes has crashed servers.
 -- include time
 -- include entry
 local meta = call('LINDEX', KEYS[1], 0)

@@ -4,15 +4,6 @@ local limits = {tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])}
 -- By reason: entries, bytes, tokens, orphan.
 local trimmed, gone = {0, 0, 0, 0}, {}
 
-local function six(value)
-  local digits = {}
-  for at = 6, 1, -1 do
-    digits[at] = value % 256
-    value = (value - value % 256) / 256
-  end
-  return string.char(unpack(digits))
-end
-
 -- Is anything of this save here? Its entries share the first 8 bytes of their ids.
 local function find(first)
   local batch = string.sub(ARGV[first], 1, 9)
@@ -120,7 +111,7 @@ local function store(first)
   if ARGV[5] ~= '' and ARGV[5] ~= life then return {'changed'} end
   local ms = math.max(now, last)
   for at = first, #ARGV, 2 do
-    local entry = ARGV[at] .. six(ms) .. ARGV[at + 1]
+    local entry = ARGV[at] .. struct.pack('>I6', ms) .. ARGV[at + 1]
     if answers_a_call(entry) then
       if not meta then
         meta, life = '', ARGV[6]
