@@ -151,6 +151,7 @@ class Worker:
 
     def _look_again(self, number: int, rest: float) -> None:
         self._look_at[number] = min(self._look_at[number], self._core.clock() + rest)
+        self._wake.set()
 
     # -- one look -----------------------------------------------------------------------------------------------
 
@@ -179,9 +180,8 @@ class Worker:
             self._passed.discard(number)
             self._plan(number, found)
             return
+        # Somebody else may be due there: another slot can take that one while this one works.
         self._look_again(number, found.next_ms / 1000 if found.next_ms >= 0 else self._core.settings.sweep)
-        if found.next_ms == 0:
-            self._wake.set()  # somebody else is due there: another slot may take it while this one works
         await self._process(found.taking)
         self._look_again(number, 0.0)
 
