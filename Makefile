@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 JOBS   ?= 2
 READY  := $(VENV)/.ready
 
-.PHONY: up test check bench sync docs lock clean system
+.PHONY: up test check bench chaos sync docs lock clean system
 
 $(READY): requirements.lock pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Holdfast needs Python 3.11 or newer")'
@@ -33,6 +33,10 @@ check: $(READY)
 
 bench: $(READY) system
 	$(BIN)/python -m bench $(ARGS)
+
+# Processes killed and frozen, connections cut, servers restarted, and every message accounted for at the end.
+chaos: $(READY)
+	$(BIN)/python -m chaos $(ARGS)
 
 sync: $(READY)
 	$(BIN)/python tools/make_sync.py

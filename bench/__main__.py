@@ -9,9 +9,9 @@ from pathlib import Path
 
 from rich.console import Console
 
-from . import harness, locks, report
+from . import buffers, harness, locks, report, sessions
 
-AREAS = {"locks": locks.scenarios}
+AREAS = {"locks": locks.scenarios, "buffers": buffers.scenarios, "sessions": sessions.scenarios}
 HERE = Path(__file__).resolve().parent
 
 

@@ -159,3 +159,23 @@ def _end_all(workers: list[Worker]) -> None:
         assert worker.process.stdout is not None
         worker.process.stdout.close()
         worker.errors.close()
+
+
+def output(command: Sequence[str], limit: float) -> str:
+    """What a program prints that runs by itself and ends."""
+    try:
+        done = subprocess.run(
+            command,
+            cwd=ROOT,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=limit,
+            check=True,
+            preexec_fn=die_with_parent,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise WorkerFailed(f"took more than {limit:.0f} s") from error
+    except subprocess.CalledProcessError as error:
+        raise WorkerFailed((error.stderr or error.stdout).strip()[-300:]) from error
+    return done.stdout

@@ -1,4 +1,4 @@
-"""Traffic × faults, a history of what was promised and what happened, and a checker that compares them.
+"""Traffic, faults, a history of what was promised and what happened, and a checker that compares them.
 
     python -m chaos                      one server: kills, pauses, restarts, cut connections
     python -m chaos --server sentinel    failovers, with what asynchronous replication loses

@@ -28,6 +28,8 @@ class Plan(NamedTuple):
     users: int = 200
     messages: int = 100_000
     rate: float = 1500.0
+    busy: float = 0.05
+    """Seconds, on average, that a handler goes on after its write and before the acknowledgement."""
 
 
 class Outcome(NamedTuple):
@@ -42,7 +44,7 @@ def run(plan: Plan, folder: Path, say: Callable[[str], None] = lambda _: None) -
     started = time.monotonic()
     database = f"sqlite:///{folder / 'memory.db'}"
     with Stage(plan.server) as stage:
-        workers = Workers(stage.url, database, plan.guard, plan.workers)
+        workers = Workers(stage.url, database, plan.guard, plan.busy, plan.workers)
         producers: list[subprocess.Popen[bytes]] = []
         try:
             producers = _produce(plan, stage.url, folder)

@@ -9,14 +9,12 @@ import subprocess
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import pytest
 
-from holdfast.sync import Holdfast
-from holdfast.testing import LocalServer
-
 ROOT = Path(__file__).parent.parent
+NOTHING: Any = ()
 LONGEST = 60.0
 """Seconds that one example may take. It takes one; a machine that is busy with other tests may need more."""
 
@@ -32,6 +30,8 @@ def load(path: Path) -> Any:
 
 
 check_docs = load(ROOT / "tools" / "check_docs.py")
+docs_code = load(ROOT / "tools" / "docs_code.py")
+docs_pages = load(ROOT / "tools" / "docs_pages.py")
 make_docs = load(ROOT / "tools" / "make_docs.py")
 
 BLOCKS = [
@@ -72,33 +72,6 @@ def test_the_readme_begins_with_twelve_lines() -> None:
     assert 'Holdfast("embedded:")' in first.text
 
 
-def test_the_rights_in_the_operators_page_are_enough() -> None:
-    # Given a server with a user that has exactly what the page says
-    text = (ROOT / "docs" / "how-to" / "operate.md").read_text("utf-8")
-    (line,) = [b.text for b in check_docs.blocks(text) if b.text.startswith("ACL SETUSER")]
-    with LocalServer() as server:
-        server.call(*line.split())
-        url = server.url.replace("redis://", "redis://app:password@")
-        # when that user does what a user can do, on one connection and with a hand-over
-        with Holdfast(url) as one, Holdfast(url) as two:
-            lease = one.lock("a", ttl=0.6).acquire()
-            waiting = two.lock("a")
-            with pytest.raises(Exception, match="somebody else has it"):
-                waiting.acquire(wait=0.1)
-            assert not lease.wait_lost(0.5)  # renewed meanwhile
-            lease.release()
-            with waiting:
-                assert two.list_locks()[0].held
-                assert one.force_release("a", reason="test", fence=1) == 0
-            gone = one.lock("b", ttl=0.6).acquire()
-            assert two.force_release("b", reason="test") == 1
-            assert [(entry.kind, entry.name) for entry in two.audit("b")] == [("lock", "b")]
-            assert gone.wait_lost(10)
-            key = one.guard_key("a", "hash")
-            assert one.guarded("a", 1, ("HSET", key, "field", "value")) == [1]
-            assert one.ping() >= 0
-
-
 # -- the checker finds what is wrong --------------------------------------------------------------------------------
 
 
@@ -127,6 +100,7 @@ def test_good_pages_have_no_problems(tmp_path: Path) -> None:
         ("```python norun\nx = 1\n```", "mark it"),
         ("```\nx\n```", "say what this code block is"),
         ("```text\nx\n", "not closed"),
+        ("| a | b |\n| --- | --- |\n| x | this goes\non |", "is not closed"),
     ],
 )
 def test_a_bad_page_is_found(tmp_path: Path, text: str, complaint: str) -> None:
@@ -151,6 +125,63 @@ def test_a_public_name_without_a_docstring_is_refused() -> None:
     reference.cls(Bare)
     assert reference.missing == {"Bare", "Bare.act"}
     assert make_docs.gaps(reference.missing) == ["write a docstring for Bare", "write a docstring for Bare.act"]
+
+
+class Row(NamedTuple):
+    """A row."""
+
+    one: int
+    """Said in
+    two lines."""
+    two: Any = NOTHING
+
+
+class Shape(Protocol):
+    """What a thing must have."""
+
+    @property
+    def name(self) -> str: ...
+    def act(self) -> None: ...
+
+
+def test_fields_of_named_tuples_are_a_table_with_one_line_each() -> None:
+    reference = make_docs.Reference()
+    text = reference.cls(Row)
+    assert "| `one` | `int` | Said in two lines. |" in text
+    assert "NOTHING" not in text
+    assert "A kind of" not in text
+    assert reference.missing == set()
+
+
+def test_a_shape_may_have_bare_properties_but_no_bare_methods() -> None:
+    reference = make_docs.Reference()
+    assert "| `name` | `str` |" in reference.cls(Shape)
+    assert reference.missing == {"Shape.act"}
+
+
+def test_a_public_name_on_no_page_is_found() -> None:
+    pages = make_docs.Reference().pages()
+    assert make_docs.unlisted(pages) == []
+    del pages["sessions.md"]
+    assert "put Saved on a page of the reference" in make_docs.unlisted(pages)
+
+
+def test_hidden_options_are_left_out() -> None:
+    class Option:
+        param_type_name, opts, required, default, envvar, help = "option", ["--inner"], False, False, None, None
+
+        def __init__(self, hidden: bool) -> None:
+            self.name, self.hidden = "inner", hidden
+
+    class Command:
+        params: ClassVar[list[Option]] = [Option(hidden=True)]
+
+    reference = make_docs.Reference()
+    assert reference._options("holdfast x", Command) == ""
+    assert reference.missing == set()
+    Command.params = [Option(hidden=False)]
+    reference._options("holdfast x", Command)
+    assert reference.missing == {"holdfast x --inner"}
 
 
 def test_a_setting_without_doc_is_refused() -> None:

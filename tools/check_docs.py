@@ -61,6 +61,12 @@ def links(text: str) -> list[str]:
     return [link for link in found if not re.match(r"[a-z+]+:", link)]
 
 
+def open_rows(text: str) -> list[str]:
+    """Rows that go on in the next line, which ends the table."""
+    plain = re.sub(r"^```.*?^```$", "", text, flags=re.M | re.S)
+    return [line for line in plain.split("\n") if line.startswith("|") and not line.rstrip().endswith("|")]
+
+
 def pages_to_check(root: Path) -> list[Path]:
     top = [root / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")]
     return [path for path in top if path.exists()] + sorted((root / "docs").rglob("*.md"))
@@ -81,6 +87,7 @@ def problems_of(paths: Sequence[Path], root: Path) -> list[str]:
                 problems.append(f"{name}: the link {link} leads nowhere")
             elif anchor and at.suffix == ".md" and anchor not in anchors(at.read_text("utf-8")):
                 problems.append(f"{name}: {link} names a heading that is not there")
+        problems += [f"{name}: the table row {row[:60]!r} is not closed" for row in open_rows(text)]
         problems += [f"{name}:{block.line}: {problem}" for block in blocks(text) if (problem := problem_of(block))]
     index = root / "docs" / "index.md"
     lost = [path for path in paths if (root / "docs") in path.parents and path not in linked and path != index]

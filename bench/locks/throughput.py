@@ -6,13 +6,11 @@ import importlib
 import json
 import re
 import shutil
-import subprocess
 import sys
 from collections.abc import Iterable
 
-from .. import fleet
+from .. import fleet, pipelined
 from ..harness import Bar, Contestant, Figures, Metric, Results, Scenario, Turn
-from ..server import die_with_parent
 from . import contestants as who_is
 from . import raw_load
 from .contestants import HOLDFAST_ASYNC, REDIS_PY_ASYNC
@@ -31,7 +29,7 @@ def contestants() -> Iterable[Contestant]:
         missing = f"no scripts to send: {error}"
     yield Contestant(RAW, "raw", unavailable=missing)
     tool = shutil.which("redis-benchmark")
-    version = _output([tool, "--version"], 5).strip() if tool else ""
+    version = fleet.output([tool, "--version"], 5).strip() if tool else ""
     yield Contestant(REDIS_BENCHMARK, "redis-benchmark", version, missing or ("" if tool else "not installed"))
 
 
@@ -55,7 +53,7 @@ def turn(who: Contestant, now: Turn) -> Figures:
 def _raw(now: Turn) -> Figures:
     command = [sys.executable, "-m", "bench.locks.raw_load", now.server.addr, str(now.seconds)]
     before = now.server.cpu_seconds()
-    answer = json.loads(_output(command, now.seconds + 60))
+    answer = json.loads(fleet.output(command, now.seconds + 60))
     sent = answer["replies"]
     return {
         "pairs": answer["pairs_per_s"],
@@ -81,9 +79,9 @@ def _redis_benchmark(now: Turn) -> Figures:
 
 def _requests_per_second(now: Turn, requests: int, command: list[bytes]) -> float:
     host, _, port = now.server.addr.rpartition(":")
-    load = ["-P", str(raw_load.PIPELINE), "-c", str(raw_load.CONNECTIONS), "-n", str(requests), "-r", "1000000000"]
+    load = ["-P", str(pipelined.PIPELINE), "-c", str(pipelined.CONNECTIONS), "-n", str(requests), "-r", "1000000000"]
     words = [part.decode() for part in command]
-    text = _output(["redis-benchmark", "-h", host, "-p", port, *load, "-q", *words], 120)
+    text = fleet.output(["redis-benchmark", "-h", host, "-p", port, *load, "-q", *words], 120)
     rates = re.findall(r"([\d.]+) requests per second", text)
     if not rates:
         raise fleet.WorkerFailed(f"redis-benchmark: {text.strip()[-200:]}")
@@ -100,25 +98,6 @@ def _parts(packed: bytes) -> list[bytes]:
 
 def _third_argument(packed: bytes) -> bytes:
     return _parts(packed)[2]
-
-
-def _output(command: list[str], limit: float) -> str:
-    try:
-        done = subprocess.run(
-            command,
-            cwd=fleet.ROOT,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=limit,
-            check=True,
-            preexec_fn=die_with_parent,
-        )
-    except subprocess.TimeoutExpired as error:
-        raise fleet.WorkerFailed(f"took more than {limit:.0f} s") from error
-    except subprocess.CalledProcessError as error:
-        raise fleet.WorkerFailed((error.stderr or error.stdout).strip()[-300:]) from error
-    return done.stdout
 
 
 def bars(results: Results) -> list[Bar]:

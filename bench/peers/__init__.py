@@ -1,5 +1,6 @@
-"""Contestants in other languages, built from their registries' packages at first use."""
+"""Contestants in other languages, or in environments of their own, set up from their registries' packages."""
 
 from .build import Built, go_peer, java_peer
+from .environments import Environment, environment
 
-__all__ = ["Built", "go_peer", "java_peer"]
+__all__ = ["Built", "Environment", "environment", "go_peer", "java_peer"]

@@ -27,7 +27,7 @@ def draw(number: int, server: str, seconds: float) -> list[Fault]:
     numbers = random.Random(number)
     faults: list[Fault] = []
     passed, bag = 0.0, list[str]()
-    rest = 0.5
+    rest = 2.0  # first everybody gets to work
     while passed < seconds:
         if not bag:
             bag = list(KINDS[server])

@@ -23,8 +23,10 @@ SLOTS = 16_384
 class Workers:
     """Worker processes; one that was killed is started again at once."""
 
-    def __init__(self, url: str, database: str, guard: str, count: int) -> None:
-        self._command = [sys.executable, "-m", "chaos.traffic.worker", url, database, "--guard", guard]
+    def __init__(self, url: str, database: str, guard: str, busy: float, count: int) -> None:
+        self._command = [
+            sys.executable, "-m", "chaos.traffic.worker", url, database, "--guard", guard, "--busy", str(busy),
+        ]  # fmt: skip
         self.running = [self._start() for _ in range(count)]
         self.killed = self.paused = 0
 

@@ -58,8 +58,6 @@ if __name__ == "__main__":
     parser.add_argument("--rate", type=float, required=True)
     options = parser.parse_args()
     history = Log(Path(options.folder) / f"producer-{options.number}.jsonl")
-    asyncio.run(
-        main(options.url, history, options.first, options.count, options.users, options.rate, options.callers)
-    )
+    asyncio.run(main(options.url, history, options.first, options.count, options.users, options.rate, options.callers))
     history.close()
     print("done", flush=True)

@@ -30,7 +30,7 @@ class Careless(Store):
         return frozenset()
 
 
-async def main(url: str, database: str, guard: bool) -> None:
+async def main(url: str, database: str, guard: bool, busy: float) -> None:
     memory = Memory(database)
     if not guard:
         memory.store = Careless(database)
@@ -43,7 +43,7 @@ async def main(url: str, database: str, guard: bool) -> None:
         )  # fmt: skip
         async def remember(batch: Any) -> None:
             await memory.absorb(batch)
-            await asyncio.sleep(random.random() / 50)  # other work: room for a kill before the ack
+            await asyncio.sleep(random.random() * 2 * busy)  # other work: room for a kill or a pause before the ack
 
         print("working", flush=True)
         await hf.work()
@@ -54,8 +54,9 @@ def arguments() -> Sequence[Any]:
     parser.add_argument("url")
     parser.add_argument("database")
     parser.add_argument("--guard", choices=("on", "off"), default="on")
+    parser.add_argument("--busy", type=float, default=0.05)
     options = parser.parse_args()
-    return options.url, options.database, options.guard == "on"
+    return options.url, options.database, options.guard == "on", options.busy
 
 
 if __name__ == "__main__":

@@ -149,6 +149,8 @@ class Crew:
         shards = member.inbox._spec.shards
         workers = member.hf._core.mailbox.workers
         await until(lambda: member.working.done() or workers, what="a start")
+        if member.working.done():
+            member.working.result()
         worker = member.worker
         channels = [shard.signals + member.hf._core.client_id for shard in shards]
 

@@ -98,7 +98,7 @@ class Bench:
         return batch
 
 
-# -- what may happen meanwhile -----------------------------------------------------------
+# -- what may happen meanwhile; not `forget`, which forgets repeats too: docs/guarantees.md ------------------
 
 
 def nothing(b: Bench) -> None:
@@ -149,10 +149,6 @@ def pushed_out(b: Bench) -> None:
     assert b.elsewhere.extend(USER, ["other"] * 5).dropped
 
 
-def forgotten(b: Bench) -> None:
-    b.elsewhere.forget(USER)
-
-
 def then_another(first):
     def both(b: Bench) -> None:
         first(b)
@@ -163,5 +159,5 @@ def then_another(first):
 
 
 _ENDS = (nothing, taken, acked, partly_acked, partly_acked_and_given_back, popped, cleared, given_back, buried,
-         buried_and_replayed, pushed_out, forgotten)  # fmt: skip
+         buried_and_replayed, pushed_out)  # fmt: skip
 MEANWHILE = {f.__name__: f for end in _ENDS for f in (end, then_another(end))}

@@ -251,7 +251,7 @@ class BufferMachine(RuleBasedStateMachine):
             self._catch_up(u, max(0, self.server.llen(BASE + "u:" + u.name) - 1), scores.get(u.name, 0))
             new = self.model.look_at(u)
             assert scores.get(u.name, 0) in ((was, new) if taken else (new,))
-            if scores.get(u.name, 0) == new:
+            if scores.get(u.name, 0) == new and (u.held or len(self.model.visible(u)) == len(u.waiting)):
                 self.model.touch(u)
 
     def _hold(self, back: int) -> tuple[User, str, int, int]:
@@ -350,7 +350,7 @@ class BufferMachine(RuleBasedStateMachine):
             assert not u.held or u.held.deadline + u.ttl <= self.model.now, f"a batch in flight vanished: {u}"
             assert not self.model.visible(u), f"messages vanished before their time: {u}"
             self.vanished += len(u.waiting) + (len(u.held.entries) if u.held else 0)
-            u.waiting, u.turns, u.held = [], u.turns[u.in_flight_turns :], None
+            u.waiting, u.held = [], None  # its turns are as old as it and are pruned when somebody looks
             self.model.touch(u)
         elif kind == "c":
             assert not u.in_flight_turns, f"the conversation of a batch in flight vanished: {u}"

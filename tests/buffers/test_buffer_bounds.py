@@ -126,11 +126,30 @@ async def test_each_message_has_its_own_age(quick: Boxes):
     assert await box.age("u") is None
 
 
+@pytest.mark.parametrize("how", ["flush", "clear", "pop", "take"])
+async def test_what_is_too_old_is_counted_as_that_and_leaves_the_batch_alone(quick: Boxes, how: str):
+    events = []
+    box = await quick.box(ttl=0.5, settings={"observers": [events.append]})
+    await box.extend("u", [1, 2])
+    batch = await box.take("u", 1, lease=20)
+    await until(lambda: gone(box, 2), what="the end of the second")
+    if how == "take":
+        await box.nack(batch)
+        batch = await box.take("u")
+    else:
+        assert not await getattr(box, how)("u")
+    assert (await box.stats("u")).in_flight == 1
+    assert await box.ack(batch) == 0
+    assert (await box.counts())["dropped.age"] == 1
+    if how in ("pop", "take"):
+        assert [(e.reason, e.count) for e in events if isinstance(e, Dropped)] == [("age", 1)]
+
+
 async def older(box: Box, seconds: float) -> bool:
     return await box.age("u") > seconds
 
 
-async def gone(box: Box, what: str) -> bool:
+async def gone(box: Box, what: object) -> bool:
     return what not in await box.waiting("u")
 
 

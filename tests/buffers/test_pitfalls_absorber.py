@@ -24,6 +24,10 @@ from support.mutants import Case, Pitfalls, World, fails, holds, lua, patch
 
 cases = Pitfalls()
 
+_LOOK_AT_A_BATCH = "if b > 0 then return "
+LEFT_THE_INDEX = lua("buffers/_schedule", _LOOK_AT_A_BATCH, f"if b > 0 then return 0 end\n  {_LOOK_AT_A_BATCH}")
+DUE_AT_ONCE = lua("buffers/_schedule", _LOOK_AT_A_BATCH, f"if b > 0 then return now end\n  {_LOOK_AT_A_BATCH}")
+
 
 async def worker(world: World, handler: Any, *, url: str | None = None, sweep: float = NEVER, **options: Any) -> Member:
     """A client that works, and listens everywhere."""
@@ -276,7 +280,7 @@ async def messages_that_came_while_the_user_was_busy_trigger_when_it_is_free(wor
 
 @cases.pitfall(
     23,
-    left_the_index=lua("buffers/_schedule", "if b > 0 then return deadline end", "if b > 0 then return 0 end"),
+    left_the_index=LEFT_THE_INDEX,
 )
 async def a_batch_of_a_dead_worker_stays_in_the_index_of_who_is_due(world: World):
     held, log, proxy = Held(), [], world.proxy()
@@ -291,7 +295,7 @@ async def a_batch_of_a_dead_worker_stays_in_the_index_of_who_is_due(world: World
 
 @cases.pitfall(
     23,
-    left_the_index=lua("buffers/_schedule", "if b > 0 then return deadline end", "if b > 0 then return 0 end"),
+    left_the_index=LEFT_THE_INDEX,
     nobody_woken=lua("buffers/nack", "finish(false)\nreturn {'returned'}", "finish(true)\nreturn {'returned'}"),
 )
 async def a_batch_that_was_given_back_is_handed_out_without_another_append(world: World):
@@ -384,9 +388,7 @@ async def a_late_renewal_does_not_touch_the_newer_twin(world: World):
 
 @cases.pitfall(
     26,
-    every_batch_is_an_orphan=lua(
-        "buffers/_schedule", "if b > 0 then return deadline end", "if b > 0 then return now end"
-    ),
+    every_batch_is_an_orphan=DUE_AT_ONCE,
 )
 async def a_worker_does_not_reap_its_own_live_batch(world: World):
     held = Held()

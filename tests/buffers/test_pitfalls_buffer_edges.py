@@ -1,4 +1,4 @@
-"""PITFALLS 23, 47 and 50 to 52 for buffers: each check holds, and fails with the bug put back."""
+"""PITFALLS 13, 23, 47 and 50 to 52 for buffers: each check holds, and fails with the bug put back."""
 
 from __future__ import annotations
 
@@ -48,11 +48,57 @@ async def absorbing(world: World, **options: Any) -> tuple[Buffer, list]:
     return buffer, seen
 
 
+# -- 13: a clock that jumps -----------------------------------------------------------------------------------------
+
+
+@cases.pitfall(
+    13,
+    deadline_believed=lua(
+        "buffers/take", "if deadline > now and deadline - now <= span then", "if deadline > now then"
+    ),
+)
+async def a_server_clock_set_back_does_not_make_a_dead_workers_batch_wait(world: World):
+    # Given a worker that dies
+    server, clock = world.server_with_clock()
+    one, two = (await world.client(server.url)).buffer("b"), (await world.client(server.url)).buffer("b")
+    await one.append("u", 1)
+    dead = await one.take("u", lease=1)
+    dead._taking.hold.abandoned = True
+    # when the clock goes back by an hour, expect its batch to be free in about a lease, with a higher fence
+    clock.move(-3600)
+    again = await until(lambda: taken(two, "u"), within=3, what="PITFALL 13: a dead worker's batch, not after the jump")
+    assert (again.id, again.fence > dead.fence) == (dead.id, True), "PITFALL 13: fences went back with the clock"
+    assert await again.ack() == 0
+
+
 # -- 23: who is due -------------------------------------------------------------------------------------------------
 
 
 @cases.pitfall(
-    23, leaves_the_index=lua("buffers/_schedule", "if b > 0 then return deadline end", "if b > 0 then return 0 end")
+    13,
+    healthy_holder_cut_off=lua(
+        "buffers/renew", "deadline > now then", "deadline > now and deadline - now <= span then"
+    ),
+)
+async def a_server_clock_set_back_does_not_cost_a_healthy_worker_its_batch(world: World):
+    # Given a worker that is well
+    server, clock = world.server_with_clock()
+    inbox = (await world.client(server.url)).buffer("b")
+    await inbox.append("u", 1)
+    batch = await inbox.take("u", lease=1)
+    # when the clock goes back by an hour and a renewal comes, expect it to keep what it has
+    clock.move(-3600)
+    before = batch.deadline
+    await until(lambda: batch.lost or batch.deadline > before, within=3, what="a renewal")
+    assert not batch.lost, "PITFALL 13: a healthy worker lost its batch to the clock"
+    assert await batch.ack() == 0
+
+
+@cases.pitfall(
+    23,
+    leaves_the_index=lua(
+        "buffers/_schedule", "if b > 0 then return", "if b > 0 then return 0 end if b > 0 then return"
+    ),
 )
 async def the_batch_of_a_dead_worker_is_found_without_an_append(world: World):
     buffer = (await world.client()).buffer("b")

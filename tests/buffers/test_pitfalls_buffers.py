@@ -400,7 +400,8 @@ async def a_renewal_after_the_deadline_is_refused(world: World):
 
 
 @cases.pitfall(
-    26, takes_its_own=lua("buffers/_schedule", "if b > 0 then return deadline end", "if b > 0 then return now end")
+    26,
+    takes_its_own=lua("buffers/_schedule", "if b > 0 then return", "if b > 0 then return now end if b > 0 then return"),
 )
 async def a_worker_does_not_take_its_own_live_batch(world: World):
     client, seen = await world.client(sweep=0.1), []

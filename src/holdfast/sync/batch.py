@@ -128,7 +128,7 @@ class Batch:
         if self.done:
             return False
         attempts = self._terms.attempts if count else 0
-        return self._driver.run(holding.nack(self._core, self._spec, self._taking, float(delay), attempts, error))
+        return self._driver.run(holding.nack(self._core, self._spec, self._taking, float(delay), attempts, str(error)))
 
     def __enter__(self) -> Self:
         self._scope = ThreadScope(self._taking.hold)

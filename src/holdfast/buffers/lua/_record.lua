@@ -40,8 +40,6 @@ local function read(meta)
   if version ~= 1 then error('run a newer version here: a newer one wrote this buffer') end
   if #meta > META_SIZE then
     b, bc, attempt, batch, fence, deadline, nf, span = unpack_(HELD, meta, META_SIZE + 1)
-    -- Longer than it was given: the server's clock was set back. Nobody may hold it for that.
-    if deadline - now > span then deadline = now end
     token = string.sub(meta, META_SIZE + HELD_SIZE + 1)
   end
   return true

@@ -16,7 +16,8 @@ end
 
 -- When must somebody look at this user next? 0: never.
 local function next_look()
-  if b > 0 then return deadline end
+  -- Further away than it was given for: the server's clock was set back, and a dead holder must not gain by it.
+  if b > 0 then return deadline - now > span and now or deadline end
   if n == 0 then return 0 end
   if force == 1 and np == 0 then return due > 0 and math.min(due, now) or now end
   local count, blocked = ready(100000)

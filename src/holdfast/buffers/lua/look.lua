@@ -24,5 +24,5 @@ if n > 0 and oldest + ttl <= now then
 end
 if most > 0 and n > gone then entries = call('LRANGE', key, b + 1 + gone, b + gone + math.min(most, n - gone)) end
 return {'found', now, n - gone, bytes - size, n > gone and math.max(0, now - oldest) or -1, b, attempt,
-  b > 0 and math.max(0, deadline - now) or 0, fence, b > 0 and token ~= '' and deadline > now and 1 or 0,
+  b > 0 and math.max(0, deadline - now) or 0, fence, b > 0 and token ~= '' and deadline > now and deadline - now <= span and 1 or 0,
   call('LLEN', KEYS[2]), entries}

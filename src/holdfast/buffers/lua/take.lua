@@ -17,7 +17,7 @@ key, member, base = KEYS[1], ARGV[1], ARGV[2]
 if not read(call('LINDEX', key, 0)) then return {'empty', 0} end
 local lease = tonumber(ARGV[4])
 if b > 0 then
-  if deadline > now then
+  if deadline > now and deadline - now <= span then
     if token ~= ARGV[3] then return {'busy', deadline - now} end
     deadline, span = now + lease, lease
     finish(true)

@@ -1,0 +1,252 @@
+"""The rights in the operator's page are what Holdfast needs: not less, and not more."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import holdfast
+import holdfast.sync
+from holdfast import Draft, Holdfast, NotAcquired, NotReplicated
+from holdfast.engine.scripts import Scripts
+from holdfast.testing import FaultProxy, LocalServer, redis_binary
+from support.conditions import until
+
+PACKAGE = Path(holdfast.__file__).parent
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "operate.md"
+SENT = {
+    "evalsha", "script|load", "info", "ping", "client|setname", "client|setinfo", "select", "ssubscribe", "wait",
+}  # fmt: skip
+"""What clients send themselves."""
+SCRIPTS = sorted(
+    f"{file.parent.parent.name}/{file.stem}" for file in PACKAGE.glob("*/lua/*.lua") if not file.stem.startswith("_")
+)
+
+
+def line_of(text: str) -> list[str]:
+    (block,) = re.findall(r"^```text\n(ACL SETUSER .*?)^```$", text, re.M | re.S)
+    return str(block).split()
+
+
+LINE = line_of(PAGE.read_text("utf-8"))
+ALLOWED = {word[1:] for word in LINE if word.startswith("+")}
+
+
+def commands_of(source: str) -> set[str]:
+    """Commands that a Lua text calls, by the names that ACLs have."""
+    calls = re.findall(r"\b(?:call|redis\.p?call)\('([A-Z]+)'(?:, '([A-Z]+)')?", source)
+    return {f"{name}|{sub}".lower() if name == "PUBSUB" else name.lower() for name, sub in calls}
+
+
+# -- by reading -----------------------------------------------------------------------------------------------------
+
+
+def test_the_line_allows_what_scripts_call_and_clients_send_and_nothing_else() -> None:
+    # Given every command in a Lua file
+    called = set().union(*(commands_of(file.read_text("utf-8")) for file in PACKAGE.glob("*/lua/*.lua")))
+    assert {"lindex", "zadd", "pubsub|shardnumsub"} <= called  # they are found at all
+    # expect the line to be that and what clients send
+    assert called - ALLOWED == set(), "the line does not allow what a script needs"
+    assert ALLOWED - called - SENT == set(), "the line allows what nobody needs"
+
+
+def test_a_command_that_nobody_allowed_would_be_found() -> None:
+    assert commands_of("local x = call('GETDEL', KEYS[1])\nredis.call('PUBSUB', 'SHARDNUMSUB', k)") == {
+        "getdel", "pubsub|shardnumsub",
+    }  # fmt: skip
+
+
+# -- by doing -------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(params=("valkey", "redis"))
+def server(request: pytest.FixtureRequest) -> Iterator[LocalServer]:
+    """A server with a user that has exactly what the page says."""
+    binary = redis_binary() if request.param == "redis" else None
+    if request.param == "redis" and binary is None:
+        pytest.skip("no Redis is installed here")
+    with LocalServer(binary=binary) as running:
+        old = b"redis_version:7.0." in running.call("INFO", "server")
+        running.call(*(word for word in LINE if not (old and word == "+client|setinfo")))  # as the page says
+        running.call("ACL", "LOG", "RESET")
+        yield running
+
+
+@pytest.fixture
+def proxy(server: LocalServer) -> Iterator[FaultProxy]:
+    with FaultProxy("127.0.0.1", server.port) as running:
+        yield running
+
+
+def url_of(place: Any) -> str:
+    return str(place.url).replace("redis://", "redis://app:password@")
+
+
+@pytest.fixture
+async def hf(proxy: FaultProxy) -> AsyncIterator[Holdfast]:
+    async with Holdfast(url_of(proxy), call_timeout=2.0, sweep=0.3) as client:
+        yield client
+
+
+def refusals(server: LocalServer) -> list[tuple[str, str, str]]:
+    """Everything that the server has refused, also what nobody was told of."""
+    with server.client() as admin:
+        return [(entry["reason"], entry["object"], entry["context"]) for entry in admin.acl_log()]
+
+
+def lose_reply(proxy: FaultProxy, script: str) -> None:
+    """The next request of this script is executed, and its reply is lost."""
+    proxy.drop_replies(1, match=Scripts().get(script).sha)
+
+
+async def use_locks(hf: Holdfast, other: Holdfast) -> None:
+    lease = await hf.lock("a", ttl=0.6).acquire()
+    with pytest.raises(NotAcquired):
+        await other.lock("a").acquire(wait=0.1)
+    held = lease.remaining()
+    await until(lambda: lease.remaining() < held - 0.05)
+    await until(lambda: lease.remaining() > held - 0.05, what="a renewal")
+    waiting = asyncio.create_task(other.lock("a").acquire(wait=10))
+    await until(lambda: has_waiter(hf), what="a waiter")
+    await lease.release()
+    handed = await waiting
+    assert (await hf.list_locks())[0].held
+    assert await hf.force_release("a", reason="test", fence=handed.fence) == 1
+    assert [entry.name for entry in await hf.audit("a")] == ["a"]
+    await until(lambda: handed.lost)
+    with pytest.raises(NotReplicated):
+        await hf.lock("b", replicas=1, replica_timeout=0.1).acquire()
+    async with hf.semaphore("s", 2), hf.rwlock("rw").read(), hf.lock_all(["x", "y"]):
+        pass
+    assert await hf.guarded("a", 1, ("HSET", hf.guard_key("a", "hash"), "field", "value")) == [1]
+    assert await hf.ping() >= 0
+
+
+async def has_waiter(hf: Holdfast) -> bool:
+    return (await hf.inspect("a")).waiting > 0
+
+
+async def use_buffer(hf: Holdfast, proxy: FaultProxy, server: LocalServer) -> None:
+    box = hf.buffer("box", capacity=5, max_bytes=1000)
+    one = await box.append("u", "first", pending={"file": 5.0, "other": 5.0})
+    assert await box.resolve("u", one.id, "file", b"data")
+    assert await box.fail("u", one.id, "other")
+    lose_reply(proxy, "buffers/append")
+    assert (await box.append("u", "second")).length == 2
+    await box.converse("u", "hello", "hi")
+    lose_reply(proxy, "buffers/converse")
+    await box.converse("u", "said", "answered")
+    await box.extend("u", ["x" * 300] * 5)
+    assert await box.count("u") < 5
+    assert await box.peek("u")
+    batch = await box.take("u", 2, lease=0.6)
+    assert batch is not None
+    granted = batch.deadline
+    await until(lambda: batch.deadline > granted, what="a renewal")
+    await batch.ack([batch.messages[0].id])
+    assert not await batch.nack()
+    batch = await box.take("u", max_attempts=1)
+    if batch is not None:
+        await batch.nack(error="test")
+    await box.clear("u")
+    await box.append("u", "again")
+    await box.pop("u")
+    await box.append("u", "once more")
+    assert await box.flush("u")
+    batch = await box.take("u", max_attempts=1)
+    assert batch is not None
+    assert await batch.nack(error="test")
+    letters = await box.dead_letters()
+    assert await box.dead_letter(letters[0].id) is not None
+    assert await box.replay(letters[0].id) == 1
+    await asyncio.wait_for(bury_again(box), 10)
+    assert await box.purge((await box.dead_letters())[0].id)
+    assert await box.forget("u") > 0
+    # A message that nobody can read
+    await box.append("bad", "good")
+    (key,) = server.call("KEYS", "hf:*:u:bad")
+    server.call("LSET", key, 1, b"0" * 16 + b"\0" + b"\xff")
+    assert await box.take("bad") is None
+    assert (await box.totals()).dead_letters == 1
+    assert (await box.stats("bad")).waiting == 0
+
+
+async def bury_again(box: Any) -> None:
+    batch = await box.take("u", max_attempts=1)
+    assert await batch.nack(error="test")
+
+
+async def use_work(hf: Holdfast, proxy: FaultProxy) -> None:
+    box = hf.buffer("work")
+    seen: list[Any] = []
+
+    @hf.absorber(box, threshold=1, lease=5)
+    async def absorb(batch: holdfast.Batch) -> None:
+        seen.append(batch.key)
+
+    working = asyncio.create_task(hf.work())
+    await box.append("w", 1)
+    await until(lambda: seen == ["w"], what="a batch")
+    lose_reply(proxy, "buffers/claim")
+    await until(lambda: proxy.replies_dropped > 2, what="a claim whose reply is lost")
+    await box.append("v", 1)
+    await until(lambda: "v" in seen, what="another batch")
+    hf.stop_work()
+    await working
+
+
+async def use_sessions(hf: Holdfast, proxy: FaultProxy) -> None:
+    chat = hf.sessions("chat", max_entries=3)
+    saved = await chat.save("s", "hello", user="u")
+    assert saved.id is not None
+    assert await chat.get("s", saved.id) is not None
+    lose_reply(proxy, "sessions/save")
+    await chat.save("s", "again", user="u")
+    call = Draft(None, "assistant", ["c1"])
+    await chat.save_many("s", [call, Draft("result", "tool", (), "c1"), Draft("thanks")])
+    assert len(await chat.context("s")) == await chat.count("s") == 3
+    assert await chat.touch("s", ttl=10)
+    assert await chat.pop_last("s") is not None
+    assert await chat.sessions_of("u") == ["s"]
+    assert await chat.forget("u") == 1
+    await chat.clear("s")
+
+
+async def test_every_script_runs_with_these_rights(hf: Holdfast, proxy: FaultProxy, server: LocalServer) -> None:
+    # Given a user that has exactly what the page says, when it does all that can be done
+    async with Holdfast(url_of(server)) as other:
+        await use_locks(hf, other)
+    await use_buffer(hf, proxy, server)
+    await use_work(hf, proxy)
+    await use_sessions(hf, proxy)
+    # expect that nothing was refused, not even where a refusal would be passed over in silence
+    assert refusals(server) == []
+    # and that every script was there
+    known = server.call("SCRIPT", "EXISTS", *(Scripts().get(name).sha for name in SCRIPTS))
+    assert [name for name, there in zip(SCRIPTS, known, strict=True) if not there] == []
+
+
+def test_the_blocking_twin_needs_no_more(server: LocalServer) -> None:
+    with holdfast.sync.Holdfast(url_of(server)) as hf:
+        with hf.lock("a"):
+            pass
+        box = hf.buffer("box")
+        box.append("u", 1)
+        with box.take("u") as batch:
+            assert len(batch.messages) == 1
+        hf.sessions("chat").save("s", "hello")
+    assert refusals(server) == []
+
+
+def test_without_a_right_it_is_told_and_logged(server: LocalServer) -> None:
+    """The log that the tests above look at has what was refused, so they can fail."""
+    server.call("ACL", "SETUSER", "app", "-lindex")
+    told = pytest.raises(holdfast.ConfigurationError, match="give the user the rights it needs")
+    with holdfast.sync.Holdfast(url_of(server)) as hf, told:
+        hf.buffer("box").append("u", 1)
+    assert [refused for _, refused, _ in refusals(server)] == ["lindex"]
