@@ -17,7 +17,7 @@ LEASE = 2.0
 
 
 class Careless(Store):
-    """Without the fence and without the key of batch and agent: what many sinks are."""
+    """Without the fence, and without the keys of batch and message: what many sinks are."""
 
     def _check_fence(self, connection: Any, origin: Any) -> None:
         return
@@ -25,6 +25,9 @@ class Careless(Store):
     def _claim(self, connection: Any, origin: Any, agent: str) -> int | None:
         unchecked = dataclasses.replace(origin, batch=f"{origin.batch}.{random.getrandbits(64)}")
         return super()._claim(connection, unchecked, agent)
+
+    def _row(self, *found: Any) -> dict[str, Any]:
+        return {**super()._row(*found), "source": None}
 
     def done(self, batch: Any) -> frozenset[str]:
         return frozenset()
