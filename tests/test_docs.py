@@ -13,6 +13,8 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 
 import pytest
 
+from holdfast.keys import shard_of
+
 ROOT = Path(__file__).parent.parent
 NOTHING: Any = ()
 LONGEST = 60.0
@@ -66,10 +68,17 @@ def test_it_runs_as_it_stands(text: str, tmp_path: Path) -> None:
     assert "never retrieved" not in done.stderr, done.stderr
 
 
-def test_the_readme_begins_with_twelve_lines() -> None:
+def test_the_readme_begins_with_lines_that_run() -> None:
     first = next(b for b in check_docs.blocks((ROOT / "README.md").read_text("utf-8")) if b.runs)
-    assert len(first.text.splitlines()) == 12
+    assert len(first.text.splitlines()) <= 30
     assert 'Holdfast("embedded:")' in first.text
+
+
+def test_the_keys_in_the_architecture_page_are_where_it_says() -> None:
+    text = (ROOT / "docs" / "architecture.md").read_text("utf-8")
+    shown = re.findall(r"^hf:\{[a-z.]+\.(\d+)\}:(?:u|c|a|g|r|s|user|lock|q\.lock|guard):(\S+) ", text, re.M)
+    assert {"report:42", "user-7", "talk-1", "ann"} == {name for _, name in shown}
+    assert [(name, int(shard)) for shard, name in shown] == [(name, shard_of(name.encode())) for _, name in shown]
 
 
 # -- the checker finds what is wrong --------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from typing import Any
 
 import pytest
 from opentelemetry import trace
@@ -14,7 +15,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from prometheus_client import CollectorRegistry
 
 from holdfast import LeaseLost, NotAcquired
-from holdfast.events import Dropped
+from holdfast.events import Dropped, Expiring, HandlerFailed
 from holdfast.observe import Counters, LogObserver
 from holdfast.observe.otel import OtelObserver
 from holdfast.observe.prometheus import PrometheusObserver
@@ -90,6 +91,83 @@ def test_opentelemetry(valkey):
     assert {"holdfast.granted", "holdfast.released", "holdfast.refused"} <= names
     data = reader.get_metrics_data().resource_metrics[0].scope_metrics[0].metrics
     assert {"holdfast.acquire", "holdfast.wait", "holdfast.hold", "holdfast.lost"} <= {metric.name for metric in data}
+
+
+# -- buffers --------------------------------------------------------------------------------------------------------
+
+USER = "user-with-a-name-of-her-own"
+
+
+def absorb(url: str, *observers: Any) -> list[str]:
+    """A batch that is acknowledged, one given back, one buried, one lost. Answers the batches' ids."""
+    with Holdfast(url, observers=observers) as hf, Holdfast(url) as other:
+        box = hf.buffer("box", capacity=5)
+        ids = []
+        for number in range(6):
+            box.append(USER, number)
+        batch = box.take(USER)
+        ids.append(batch.id)
+        batch.nack()
+        with box.take(USER):
+            pass
+        box.append(USER, "bad")
+        batch = box.take(USER, max_attempts=1)
+        ids.append(batch.id)
+        assert batch.nack(error="the reason")
+        box.append(USER, "gone")
+        batch = box.take(USER, lease=0.3)
+        ids.append(batch.id)
+        other.buffer("box").forget(USER)
+        until_blocking(lambda: batch.lost)
+    for observer in observers:
+        observer(HandlerFailed("box", USER, ids[0], 1, "ValueError: no"))
+        observer(Expiring("box", USER, 3.0))
+    return ids
+
+
+def test_counters_of_buffers(valkey):
+    counters = Counters()
+    absorb(valkey.url, counters)
+    assert (counters["taken"], counters["redelivered"]) == (4, 1)
+    assert (counters["acked"], counters["absorbed"]) == (1, 5)
+    assert (counters["nacked"], counters["buried"], counters["lost_batches"]) == (1, 1, 1)
+    assert (counters["handler_failed"], counters["nearly_full"], counters["expiring"]) == (1, 1, 1)
+    assert counters["dropped: capacity"] == 1
+    assert counters["lost"] == 0, "a batch is not a lease that was granted"
+    assert counters.mean_hold == 0
+
+
+def test_prometheus_of_buffers_names_nobody(valkey):
+    registry = CollectorRegistry()
+    ids = absorb(valkey.url, PrometheusObserver(registry))
+    value = registry.get_sample_value
+    outcomes = {"taken": 3, "taken again": 1, "acknowledged": 1, "given back": 1, "buried": 1, "lost": 1, "failed": 1}
+    for outcome, number in outcomes.items():
+        assert value("holdfast_batches_total", {"outcome": outcome}) == number, outcome
+    assert value("holdfast_absorbed_total") == 5
+    assert value("holdfast_absorb_seconds_count") == 1
+    assert value("holdfast_alerts_total", {"kind": "nearly full"}) == 1
+    assert value("holdfast_alerts_total", {"kind": "expiring"}) == 1
+    assert value("holdfast_leases_held") == 0, "a lost batch was never counted as held"
+    labels = {label for metric in registry.collect() for sample in metric.samples for label in sample.labels.values()}
+    assert not {label for label in labels for name in (USER, *ids) if name in label}
+
+
+def test_opentelemetry_of_buffers_names_nobody_in_metrics(valkey):
+    reader = InMemoryMetricReader()
+    ids = absorb(valkey.url, OtelObserver(MeterProvider([reader]).get_meter("test")))
+    text = reader.get_metrics_data().to_json()
+    assert all(f'"{name}"' in text for name in ("holdfast.batches", "holdfast.absorb", "holdfast.dropped"))
+    assert not [name for name in (USER, *ids) if name in text]
+
+
+def test_logs_of_buffers(valkey, caplog):
+    with caplog.at_level(logging.DEBUG, "holdfast"):
+        absorb(valkey.url, LogObserver())
+    levels = {record.holdfast["event"]: record.levelname for record in caplog.records if hasattr(record, "holdfast")}
+    loud = {name for name, level in levels.items() if level == "WARNING"} - {"ServerWarning"}
+    assert loud == {"Dropped", "NearlyFull", "Buried", "Lost", "HandlerFailed", "Expiring"}
+    assert levels["Taken"] == levels["Acked"] == levels["Nacked"] == "DEBUG"
 
 
 def test_logs_say_what_went_wrong_louder(valkey, caplog):

@@ -274,10 +274,15 @@ def one_of_each() -> Iterator[Any]:
     for kind in vars(events).values():
         if isinstance(kind, type) and issubclass(kind, events.Event) and kind is not events.Event:
             values = {"str": "", "int": 1, "float": 1.0, "bool": True}
-            yield kind(**{
-                field.name: f"<{field.name}>" if field.type == "str" else values[str(field.type)]
-                for field in dataclasses.fields(kind)
+            fields = {field.name: field for field in dataclasses.fields(kind)}
+            event = kind(**{
+                name: f"<{name}>" if field.type == "str" else values[str(field.type)]
+                for name, field in fields.items()
+                if field.type != "str" or field.default is dataclasses.MISSING
             })  # fmt: skip
+            yield event
+            if fields.get("what", dataclasses.field()).default is not dataclasses.MISSING:
+                yield dataclasses.replace(event, what="batch")  # type: ignore[call-arg]
 
 
 def counter_names() -> list[str]:

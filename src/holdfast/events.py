@@ -68,12 +68,13 @@ class RenewFailed(Event):
 
 @dataclass(frozen=True, slots=True)
 class Lost(Event):
-    """A lease ended before it was released."""
+    """A lease ended before it was released; `what` is `lease`, or `batch` for that of a batch."""
 
     name: str
     fence: int
     held: float
     reason: str
+    what: str = "lease"
 
 
 @dataclass(frozen=True, slots=True)

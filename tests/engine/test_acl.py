@@ -14,7 +14,9 @@ import holdfast
 import holdfast.sync
 from holdfast import Draft, Holdfast, NotAcquired, NotReplicated
 from holdfast.engine.scripts import Scripts
+from holdfast.keys import shard_of
 from holdfast.testing import FaultProxy, LocalServer, redis_binary
+from support.backends import Backends
 from support.conditions import until
 
 PACKAGE = Path(holdfast.__file__).parent
@@ -250,3 +252,79 @@ def test_without_a_right_it_is_told_and_logged(server: LocalServer) -> None:
     with holdfast.sync.Holdfast(url_of(server)) as hf, told:
         hf.buffer("box").append("u", 1)
     assert [refused for _, refused, _ in refusals(server)] == ["lindex"]
+
+
+# -- Sentinel and Cluster -------------------------------------------------------------------------------------------
+
+
+def additions(pattern: str) -> list[str]:
+    """The rights that a sentence of the page names."""
+    (sentence,) = re.findall(pattern, " ".join(PAGE.read_text("utf-8").split()))
+    return re.findall(r"`(\+[a-z|-]+)`", sentence)
+
+
+def admit(servers: list[LocalServer], line: list[str]) -> None:
+    for one in servers:
+        one.call(*line)
+        one.call("ACL", "LOG", "RESET")
+
+
+async def smoke(url: str) -> None:
+    async with Holdfast(url, retry_for=20) as hf:
+        async with hf.lock("report:42"):
+            pass
+        box = hf.buffer("box")
+        await box.append("u", 1)
+        batch = await box.take("u")
+        assert batch is not None
+        await batch.ack()
+        chat = hf.sessions("chat")
+        await chat.save("s", "hello", user="u")
+        assert await chat.forget("u") == 1
+
+
+async def test_the_rights_for_sentinel_are_enough(backends: Backends) -> None:
+    # Given servers and Sentinels with a user that has exactly what the page says
+    sentinel = backends.get("sentinel").owner
+    admit(sentinel.servers, [*LINE, *additions(r"Add (.*?) for Sentinel;")])
+    there = additions(r"The Sentinels are asked (.*?)\.(?: |$)")
+    admit(sentinel.sentinels, ["ACL", "SETUSER", "app", "on", ">password", "-@all", *there])
+    try:
+        # when it is used, expect that nothing was refused
+        await smoke(sentinel.url.replace("://", "://app:password@"))
+        assert [refusals(one) for one in (*sentinel.servers, *sentinel.sentinels) if refusals(one)] == []
+    finally:
+        for one in (*sentinel.servers, *sentinel.sentinels):
+            one.call("ACL", "DELUSER", "app")
+
+
+async def test_the_rights_for_a_cluster_are_enough_while_a_slot_moves(backends: Backends) -> None:
+    # Given a Cluster with a user that has exactly what the page says
+    cluster = backends.get("cluster").owner
+    admit(cluster.nodes, [*LINE, *additions(r"for Sentinel; (.*?) for a Cluster")])
+    url = cluster.url.replace("://", "://app:password@")
+    slot = int(cluster.nodes[0].call("CLUSTER", "KEYSLOT", f"{{session.chat.{shard_of(b's')}}}"))
+    source = cluster.node_for_slot(slot)
+    owners = [cluster.node_for_slot(other) for other in (0, 8000, 16383)]
+    target = next(owner for owner in owners if owner is not source)
+    try:
+        await smoke(url)
+        # when the slot of a session is on its way to a node that does not know the scripts
+        target.call("SCRIPT", "FLUSH")
+        target.call("CONFIG", "RESETSTAT")
+        cluster.begin_migration(slot, target)
+        try:
+            async with Holdfast(url) as hf:
+                chat = hf.sessions("chat")
+                assert (await chat.save("s", "hello")).count == 1
+                await chat.clear("s")
+        finally:
+            cluster.finish_migration(slot)
+        # expect that nothing was refused
+        assert [refusals(one) for one in cluster.nodes if refusals(one)] == []
+        with target.client() as admin:
+            sent = admin.info("commandstats")
+        assert {"cmdstat_asking", "cmdstat_eval"} <= sent.keys(), "the slot's move was met"
+    finally:
+        for one in cluster.nodes:
+            one.call("ACL", "DELUSER", "app")

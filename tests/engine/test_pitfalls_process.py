@@ -70,7 +70,7 @@ def keeper_among_the_callers(world: World) -> None:
 
     def start(keeper: Keeper) -> None:
         keeper._thread = SimpleNamespace(is_alive=lambda: False)
-        keeper._make_driver = lambda: world.clients[-1]._open
+        keeper.new_driver = lambda: world.clients[-1]._open
         world.start(keeper._main())
 
     world.patch.setattr(Keeper, "_start", start)

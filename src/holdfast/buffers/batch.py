@@ -127,7 +127,8 @@ class Batch:
         if self.done:
             return False
         attempts = self._terms.attempts if count else 0
-        return await self._driver.run(holding.nack(self._core, self._spec, self._taking, float(delay), attempts, str(error)))
+        flow = holding.nack(self._core, self._spec, self._taking, float(delay), attempts, str(error))
+        return await self._driver.run(flow)
 
     async def __aenter__(self) -> Self:
         self._scope = AsyncScope(self._taking.hold)

@@ -129,7 +129,8 @@ class Buffer:
         return (await self._driver().run(flows.clear(self._core, self._spec.place(user), "w")))[0]
 
     async def forget(self, user: Id) -> int:
-        """Remove every trace of a user: messages, batch in flight (its worker loses it), pairs, dead letters.
+        """Remove every trace of a user: messages, batch in flight, pairs, dead letters. A worker loses the batch at
+        once, somebody who took it by hand at the next renewal.
 
         Answers a fence higher than any given out for the user: record it where you check fences, and a worker that was
         paused meanwhile cannot write the user back."""

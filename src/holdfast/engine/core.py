@@ -161,7 +161,8 @@ class Core:
         """The keeper or the server said that it is lost."""
         self.end(hold)
         if self.events:
-            self.events.emit(Lost(hold.name, hold.fence, self.clock() - hold.started, hold.lost_reason))
+            what = "lease" if hold.back is None else "batch"
+            self.events.emit(Lost(hold.name, hold.fence, self.clock() - hold.started, hold.lost_reason, what))
 
     def _told_lost(self, token: str, reason: str) -> None:
         hold = self.holds.get(token)

@@ -217,7 +217,7 @@ def _after_error(script: Script, sent: Send, payload: bytes, text: str, key: str
             "give the server memory or remove something: it is at maxmemory and refuses to add",
             operation=script.name, key=key,
         )  # fmt: skip
-    if word in _SETUP or "ACL failure" in text:
+    if word in _SETUP or "ACL failure" in text or "The user executing the script can't" in text:
         raise ConfigurationError(f"give the user the rights it needs: the server says {text}", operation=script.name)
     raise ServerError(f"report this: the server answered {text}", operation=script.name, key=key)
 

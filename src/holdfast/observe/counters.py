@@ -6,17 +6,24 @@ import threading
 from collections import Counter
 
 from holdfast.events import (
+    Acked,
+    Buried,
     ClockJumped,
     Dropped,
     Event,
     Expired,
+    Expiring,
     Forced,
     Granted,
+    HandlerFailed,
     Lost,
+    Nacked,
+    NearlyFull,
     Refused,
     Released,
     Renewed,
     RenewFailed,
+    Taken,
     TakenOver,
     Waited,
 )
@@ -39,6 +46,8 @@ class Counters:
                     self._add("refused", "wait", waited)
                 case Released(held=held):
                     self._add("released", "hold", held)
+                case Lost(what="batch"):
+                    self._counts["lost_batches"] += 1
                 case Lost(held=held, reason=reason):
                     self._add("lost", "hold", held)
                     self._counts[f"lost: {reason}"] += 1
@@ -49,7 +58,13 @@ class Counters:
                     self._counts[f"dropped: {reason}"] += count
                 case Forced(ended=ended):
                     self._counts["forced"] += ended
-                case TakenOver() | Renewed() | RenewFailed() | Waited() | ClockJumped():
+                case Taken(attempt=attempt):
+                    self._counts["taken"] += 1
+                    self._counts["redelivered"] += attempt > 1
+                case Acked(messages=messages):
+                    self._counts["acked"] += 1
+                    self._counts["absorbed"] += messages
+                case _ if type(event) in _NAMES:
                     self._counts[_NAMES[type(event)]] += 1
 
     def _add(self, count: str, timing: str, seconds: float) -> None:
@@ -88,5 +103,6 @@ class Counters:
 
 _NAMES: dict[type[Event], str] = {
     TakenOver: "taken_over", Renewed: "renewed", RenewFailed: "renew_failed", Waited: "waited",
-    ClockJumped: "clock_jumped",
+    ClockJumped: "clock_jumped", Nacked: "nacked", Buried: "buried", HandlerFailed: "handler_failed",
+    NearlyFull: "nearly_full", Expiring: "expiring",
 }  # fmt: skip

@@ -1,12 +1,31 @@
-"""Events as log records: what went wrong at WARNING, what went well at DEBUG. Names and numbers, never payloads."""
+"""Events as log records: what went wrong at WARNING, what went well at DEBUG. Names and numbers, never payloads.
+
+The text of a handler's exception is among them: what it says is up to the handler.
+"""
 
 from __future__ import annotations
 
 import logging
 
-from holdfast.events import ClockJumped, Dropped, Event, Expired, Forced, Lost, RenewFailed, ServerWarning, TakenOver
+from holdfast.events import (
+    Buried,
+    ClockJumped,
+    Dropped,
+    Event,
+    Expired,
+    Expiring,
+    Forced,
+    HandlerFailed,
+    Lost,
+    NearlyFull,
+    RenewFailed,
+    ServerWarning,
+    TakenOver,
+)
 
-_WARN = (Lost, RenewFailed, Forced, Dropped, ClockJumped, ServerWarning)
+_WARN = (
+    Lost, RenewFailed, Forced, Dropped, NearlyFull, Expiring, HandlerFailed, Buried, ClockJumped, ServerWarning,
+)  # fmt: skip
 _INFO = (Expired, TakenOver)
 
 

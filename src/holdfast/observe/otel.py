@@ -4,11 +4,31 @@ from __future__ import annotations
 
 from opentelemetry import metrics, trace
 
-from holdfast.events import Event, Granted, Lost, Refused, Released, RenewFailed, TakenOver
+from holdfast.events import (
+    Acked,
+    Buried,
+    Dropped,
+    Event,
+    Granted,
+    HandlerFailed,
+    Lost,
+    Nacked,
+    Refused,
+    Released,
+    RenewFailed,
+    Taken,
+    TakenOver,
+)
+
+_OUTCOMES: dict[type[Event], str] = {
+    Taken: "taken", Acked: "acknowledged", Nacked: "given back", Buried: "buried", HandlerFailed: "failed",
+}  # fmt: skip
 
 
 class OtelObserver:
-    """What happens to a lease inside a span is recorded there; counts and times go to the meter."""
+    """What happens to a lease or a batch inside a span is recorded there; counts and times go to the meter.
+
+    Span events have the names of locks, users and batches; metrics do not."""
 
     def __init__(self, meter: metrics.Meter | None = None) -> None:
         meter = meter or metrics.get_meter("holdfast")
@@ -18,6 +38,9 @@ class OtelObserver:
         self._lost = meter.create_counter("holdfast.lost", description="Leases lost, by reason")
         self._taken = meter.create_counter("holdfast.takeovers", description="Expired leases taken over")
         self._failed = meter.create_counter("holdfast.renewals.failed", description="Renewals without an answer")
+        self._batches = meter.create_counter("holdfast.batches", description="What happened to batches, by outcome")
+        self._absorb = meter.create_histogram("holdfast.absorb", unit="s", description="From taking to acknowledging")
+        self._dropped = meter.create_counter("holdfast.dropped", description="Discarded, by what and reason")
 
     def __call__(self, event: Event) -> None:
         span = trace.get_current_span()
@@ -36,6 +59,8 @@ class OtelObserver:
                 self._acquired.add(1, {"outcome": "refused"})
             case Released(held=held):
                 self._hold.record(held)
+            case Lost(what="batch"):
+                self._batches.add(1, {"outcome": "lost"})
             case Lost(held=held, reason=reason):
                 self._hold.record(held)
                 self._lost.add(1, {"reason": reason})
@@ -43,3 +68,9 @@ class OtelObserver:
                 self._taken.add(1)
             case RenewFailed():
                 self._failed.add(1)
+            case Dropped(what=what, reason=reason, count=count):
+                self._dropped.add(count, {"what": what, "reason": reason})
+            case _ if type(event) in _OUTCOMES:
+                self._batches.add(1, {"outcome": _OUTCOMES[type(event)]})
+                if isinstance(event, Acked):
+                    self._absorb.record(event.held)

@@ -1,6 +1,7 @@
 """Events as Prometheus metrics. Needs `holdfast[prometheus]`.
 
-Lock names are not labels: there may be one for each user, and a label value stays for ever.
+Names of locks, users, batches and sessions are not labels: there may be one for each user, and a label value stays for
+ever. `Buffer.totals` has the numbers of each buffer.
 """
 
 from __future__ import annotations
@@ -8,17 +9,24 @@ from __future__ import annotations
 from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram
 
 from holdfast.events import (
+    Acked,
+    Buried,
     ClockJumped,
     Dropped,
     Event,
     Expired,
+    Expiring,
     Forced,
     Granted,
+    HandlerFailed,
     Lost,
+    Nacked,
+    NearlyFull,
     Refused,
     Released,
     Renewed,
     RenewFailed,
+    Taken,
     TakenOver,
 )
 
@@ -44,6 +52,14 @@ class PrometheusObserver:
         self._forced = Counter("holdfast_forced_total", "Leases ended by an operator", registry=registry)
         self._dropped = Counter("holdfast_dropped_total", "Discarded, by reason", ["what", "reason"], registry=registry)
         self._jumps = Counter("holdfast_clock_jumps_total", "Jumps of the server's clock", registry=registry)
+        self._batches = Counter(
+            "holdfast_batches_total", "What happened to batches, by outcome", ["outcome"], registry=registry
+        )
+        self._absorbed = Counter("holdfast_absorbed_total", "Messages acknowledged", registry=registry)
+        self._absorb = Histogram(
+            "holdfast_absorb_seconds", "From taking a batch to its acknowledgement", registry=registry, buckets=_BUCKETS
+        )
+        self._alerts = Counter("holdfast_alerts_total", "Buffers near a bound, by kind", ["kind"], registry=registry)
 
     def __call__(self, event: Event) -> None:
         match event:
@@ -56,6 +72,8 @@ class PrometheusObserver:
             case Released(held=held):
                 self._hold.observe(held)
                 self._held.dec()
+            case Lost(what="batch"):
+                self._batches.labels("lost").inc()
             case Lost(held=held, reason=reason):
                 self._hold.observe(held)
                 self._held.dec()
@@ -70,7 +88,28 @@ class PrometheusObserver:
                 self._renewed.labels("failed").inc()
             case Forced(ended=ended):
                 self._forced.inc(ended)
-            case Dropped(what=what, reason=reason, count=count):
-                self._dropped.labels(what, reason).inc(count)
             case ClockJumped():
                 self._jumps.inc()
+            case _:
+                self._buffer(event)
+
+    def _buffer(self, event: Event) -> None:
+        match event:
+            case Taken(attempt=attempt):
+                self._batches.labels("taken" if attempt == 1 else "taken again").inc()
+            case Acked(messages=messages, held=held):
+                self._batches.labels("acknowledged").inc()
+                self._absorbed.inc(messages)
+                self._absorb.observe(held)
+            case Nacked():
+                self._batches.labels("given back").inc()
+            case Buried():
+                self._batches.labels("buried").inc()
+            case HandlerFailed():
+                self._batches.labels("failed").inc()
+            case Dropped(what=what, reason=reason, count=count):
+                self._dropped.labels(what, reason).inc(count)
+            case NearlyFull():
+                self._alerts.labels("nearly full").inc()
+            case Expiring():
+                self._alerts.labels("expiring").inc()

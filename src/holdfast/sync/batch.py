@@ -128,7 +128,8 @@ class Batch:
         if self.done:
             return False
         attempts = self._terms.attempts if count else 0
-        return self._driver.run(holding.nack(self._core, self._spec, self._taking, float(delay), attempts, str(error)))
+        flow = holding.nack(self._core, self._spec, self._taking, float(delay), attempts, str(error))
+        return self._driver.run(flow)
 
     def __enter__(self) -> Self:
         self._scope = ThreadScope(self._taking.hold)

@@ -1,7 +1,9 @@
 -- include schedule
+local counted = false
 local function count(what, by)
   call('HINCRBY', base .. 'stat', what, by)
-  call('PEXPIRE', base .. 'stat', 2592000000)
+  if not counted then call('PEXPIRE', base .. 'stat', 2592000000) end
+  counted = true
 end
 
 -- Forgets the attachments of these messages.
@@ -105,9 +107,9 @@ local function was_op(op)
 end
 
 -- Writes the record, its place in the index and its life; a buffer with nothing in it leaves nothing.
-local function finish(quietly)
+local function finish(quietly, number)
   if b == 0 then expire() end
-  schedule(quietly)
+  schedule(quietly, number)
   if n == 0 and b == 0 then
     call('DEL', key, base .. 'a:' .. member)
     return

@@ -44,13 +44,13 @@ local function bury(why)
   b, bc, attempt, batch, fence, deadline, nf, span, token = 0, 0, 0, 0, 0, 0, 0, 0, ''
 end
 
--- Counter and clock in one, for the whole shard: it rises over a failover that forgot the last ones too.
+-- Counter and clock in one, for the whole shard: it rises over a failover that forgot the last ones too. Who asks for
+-- one writes it down, in `due`.
 local function next_fence()
   local index = base .. 'due'
   local before = tonumber(call('ZSCORE', index, '!') or 0)
   local number = math.max(before + 1, now_us)
-  call('ZADD', index, number, '!')
-  if before - before % 3600000000 ~= number - number % 3600000000 then
+  if before > 0 and before - before % 3600000000 ~= number - number % 3600000000 then
     call('PEXPIRE', index, math.max(604800000, call('PTTL', index)))
   end
   return number
@@ -62,7 +62,7 @@ local function prune_talk()
   local list = base .. 'c:' .. member
   while bc == 0 do
     local pair = call('LINDEX', list, 0)
-    if not pair then break end
+    if not pair then return 0 end
     local at, kept = unpack_('>I6I5', pair)
     if at + kept > now or n > 0 and oldest <= at + kept then break end
     call('LPOP', list)

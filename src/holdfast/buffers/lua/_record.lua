@@ -3,7 +3,7 @@
 -- A batch is a prefix that nobody moves until it is acknowledged, so a batch taken again is the same batch.
 --
 -- base .. u:<user>   list   record, messages: id (10 bytes), server ms (6), kind (1: has attachments), payload
--- base .. c:<user>   list   conversation pairs: server ms (6), payload
+-- base .. c:<user>   list   conversation pairs: server ms (6), life (5), opid (8), payload
 -- base .. a:<user>   hash   attachments: <id> "open latest-deadline", <id><name> p<deadline> | r<payload> | f
 -- base .. g:<user>   list   gone: server ms (6), fence that acknowledged (8), ids of young messages
 -- base .. r:<user>   string an operation of this user was repeated: look closer, the first request may come last

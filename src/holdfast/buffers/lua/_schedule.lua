@@ -47,14 +47,21 @@ end
 local SOON = 10000
 
 -- Puts the user where it belongs in the index; wakes a worker if it became due, or will soon and nobody knows yet.
-local function schedule(quietly)
+-- `number`: a new fence, which is kept there too.
+local function schedule(quietly, number)
   local before, at = due, next_look()
   due = at
   if at == 0 then
     call('ZREM', base .. 'due', member)
     return
   end
-  if call('ZADD', base .. 'due', at, member) == 1 then
+  local added
+  if number then
+    added = call('ZADD', base .. 'due', at, member, number, '!')
+  else
+    added = call('ZADD', base .. 'due', at, member)
+  end
+  if added > 0 then
     local kept, wanted = call('PTTL', base .. 'due'), math.max(604800000, 2 * (ttl + GRACE))
     if kept < wanted / 2 then call('PEXPIRE', base .. 'due', wanted) end
   end

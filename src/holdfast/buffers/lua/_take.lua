@@ -1,7 +1,8 @@
 -- include letter
 -- What a holder of the batch is told.
+local taken
 local function tell(next_look_ms)
-  local entries, files = call('LRANGE', key, 1, b), {}
+  local entries, files = taken or call('LRANGE', key, 1, b), {}
   for _, entry in ipairs(entries) do
     if string.byte(entry, 17) == 1 then
       files = call('HGETALL', base .. 'a:' .. member)
@@ -25,7 +26,8 @@ local function take(holder, lease, most)
     end
     bc = math.min(prune_talk(), 1000)
     local skip = popped and 0 or 1
-    for _, entry in ipairs(call('LRANGE', key, skip, skip + k - 1)) do
+    taken = call('LRANGE', key, skip, skip + k - 1)
+    for _, entry in ipairs(taken) do
       bytes = bytes - #entry
       if string.byte(entry, 17) == 1 then
         np, nf = np - 1, nf + 1
@@ -39,6 +41,6 @@ local function take(holder, lease, most)
     count('redelivered', 1)
   end
   attempt, token, deadline, span = attempt + 1, holder, now + lease, lease
-  finish(true)
+  finish(true, fence)
   return true
 end

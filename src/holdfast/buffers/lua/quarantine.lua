@@ -22,7 +22,8 @@ for i = #away, 2, -1 do
   local list = wanted[string.sub(away[i], 1, 10)] and bad or left
   list[#list + 1] = away[i]
 end
-if #bad > 0 then letter(string.format('%d', next_fence()), bad, {}, ARGV[5]) end
+local number = next_fence()
+if #bad > 0 then letter(string.format('%d', number), bad, {}, ARGV[5]) end
 b = #left
 for _, entry in ipairs(bad) do nf = nf - string.byte(entry, 17) end
 if b > 0 then
@@ -31,5 +32,6 @@ elseif bc > 0 then
   -- The pairs explain messages that nobody can read; they wait for the next ones.
   bc = 0
 end
+call('ZADD', base .. 'due', number, '!')
 finish(false)
 return {'buried', b}
