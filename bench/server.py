@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import os
 import signal
 import socket
 import subprocess
@@ -13,6 +14,8 @@ import time
 from typing import Any, Self
 
 import redis
+
+from holdfast.engine.watcher import ALLOCATOR
 
 
 def die_with_parent() -> None:
@@ -70,6 +73,7 @@ class Server:
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             preexec_fn=die_with_parent,
+            env={**ALLOCATOR, **os.environ},  # as the embedded server is started
         )
 
     def _answers(self, process: subprocess.Popen[bytes]) -> bool:

@@ -11,6 +11,7 @@ from holdfast.buffers.batch import Batch
 from holdfast.buffers.worker import MakeBatch, Worker
 from holdfast.engine.aio import AsyncDriver
 from holdfast.engine.core import Core
+from holdfast.engine.threads import ThreadDriver
 from holdfast.errors import ConfigurationError
 
 END_SECONDS = 10.0
@@ -28,6 +29,7 @@ class Work:
         self._tasks: list[asyncio.Task[None]] = []
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopped = False
+        self._threads: list[ThreadDriver] = []
         self._over = threading.Event()
 
     async def run(self, driver: AsyncDriver) -> None:
@@ -42,6 +44,8 @@ class Work:
             self._tasks = [self._loop.create_task(worker.run()) for worker in self._workers]
             await self._finish()
         finally:
+            for threads in self._threads:
+                threads.close()
             self._over.set()
 
     async def _finish(self) -> None:
@@ -63,6 +67,7 @@ class Work:
             from holdfast.sync.batch import Batch as BlockingBatch  # here, because the twin's client imports this file
 
             threads = core.thread_driver()
+            self._threads.append(threads)
             return lambda taking: BlockingBatch(core, threads, spec, taking, terms)
         return lambda taking: Batch(core, driver, spec, taking, terms)
 

@@ -68,7 +68,7 @@ def take(core: Core, spec: BufferSpec, place: Place, terms: Terms, home: Home) -
             yield Detach(_return(core, place, token, 0, 0.0, 0, ""))
             raise
         if reply[0] == b"empty":
-            say_aged(core, spec, reply[1])
+            _say_removed(core, spec, reply[1], reply[2])
             return None
         if reply[0] == b"busy":
             raise NotAcquired(
@@ -100,7 +100,8 @@ def claim(core: Core, spec: BufferSpec, shard: Shard, terms: Terms, worker: str,
         yield Detach(_hand_back_claim(core, shard, token, lease))
         raise
     if reply[0] != b"taken":
-        say_aged(core, spec, reply[4] if len(reply) > 4 else 0)
+        if len(reply) > 5:
+            _say_removed(core, spec, reply[4], reply[5])
         return Look(None, *map(int, reply[1:4])) if len(reply) > 3 else Look(None, 0, 1, 1)
     place = place_in(shard, reply[1].decode())
     taken = yield from settle_taken(core, spec, place, reply, token, asked, terms, home)
@@ -125,7 +126,7 @@ def settle_taken(
     """Decode a batch and begin to hold it. None if nothing in it can be read: that is quarantined."""
     batch, fence, attempt, left, waiting = (int(number) for number in reply[2:7])
     messages, bad = parse_messages(reply[8], reply[10])
-    say_aged(core, spec, reply[12])
+    _say_removed(core, spec, reply[12], reply[13])
     newer = [one for one in bad if isinstance(one.error, NewerPayload)]
     try:
         pairs, damaged = parse_pairs(reply[9])
@@ -150,6 +151,15 @@ def settle_taken(
     if core.events:
         core.events.emit(Taken(spec.name, shown(place), str(batch), attempt, len(messages), fence))
     return Taking(place, batch, attempt, waiting, messages, pairs, hold)
+
+
+def _say_removed(core: Core, spec: BufferSpec, aged: int, buried: list[Any]) -> None:
+    """Whoever finds messages past their life, or batches whose holders were lost too often, says so."""
+    say_aged(core, spec, aged)
+    if core.events:
+        for at in range(0, len(buried), 4):
+            user, batch, attempt, why = buried[at : at + 4]
+            core.events.emit(Buried(spec.name, str(decode(user)), str(batch), attempt, why.decode()))
 
 
 def _quarantine(

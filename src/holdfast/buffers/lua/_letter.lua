@@ -34,8 +34,12 @@ local function letter(name, entries, talk, why)
   end
 end
 
+-- What `bury` buried, for whoever has to say so: user, batch, attempt, why.
+local buried = {}
+
 -- Moves the batch in flight to the dead letters: it was tried often enough.
 local function bury(why)
+  for _, part in ipairs({member, batch, attempt, why}) do buried[#buried + 1] = part end
   local away = call('LPOP', key, (popped and 0 or 1) + b)
   if not popped then table.remove(away, 1) end
   popped = true

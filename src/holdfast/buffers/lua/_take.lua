@@ -10,7 +10,7 @@ local function tell(next_look_ms)
     end
   end
   local talk = bc > 0 and call('LRANGE', base .. 'c:' .. member, 0, bc - 1) or {}
-  return {'taken', member, batch, fence, attempt, deadline - now, n, now, entries, talk, files, next_look_ms, aged}
+  return {'taken', member, batch, fence, attempt, deadline - now, n, now, entries, talk, files, next_look_ms, aged, buried}
 end
 
 -- Takes what waits, or the batch whose holder is gone. False if there is nothing to take.

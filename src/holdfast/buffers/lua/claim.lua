@@ -9,9 +9,9 @@
 --       6 worker      whom to wake when somebody becomes due
 -- returns taken | nothing
 -- taken: user, batch, fence, attempt, ms until the deadline, waiting, server ms, messages, pairs, attachments,
---        ms until the next look, messages removed for age
+--        ms until the next look, messages removed for age, dead letters made
 -- nothing: ms until the next look (-1: nobody waits), idle workers, 1 if the triggers are known here,
---          messages removed for age
+--          messages removed for age, dead letters made: user, batch, attempt, why
 
 -- include take
 base = ARGV[1]
@@ -68,4 +68,4 @@ for _ = 1, 100 do
   if eldest == ARGV[6] or heard > 0 then break end
   call('ZREM', base .. 'idle', eldest)
 end
-return {'nothing', ms_to_next(), call('ZCARD', base .. 'idle'), call('HEXISTS', base .. 'stat', 'conf_done'), aged}
+return {'nothing', ms_to_next(), call('ZCARD', base .. 'idle'), call('HEXISTS', base .. 'stat', 'conf_done'), aged, buried}

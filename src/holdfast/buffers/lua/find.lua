@@ -6,7 +6,7 @@
 --       3 lease       ms
 -- returns taken | nothing
 -- taken: user, batch, fence, attempt, ms until the deadline, waiting, server ms, messages, pairs, attachments,
---        ms until the next look, messages removed for age
+--        ms until the next look, messages removed for age, dead letters made
 -- nothing: the claim took nothing, or was not executed yet; what it may still take comes free after its lease
 
 -- include take

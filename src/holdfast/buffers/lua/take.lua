@@ -9,12 +9,12 @@
 --       6 attempts    after so many a batch goes to the dead letters
 -- returns taken | busy | empty
 -- taken: user, batch, fence, attempt, ms until the deadline, waiting, server ms, messages, pairs, attachments,
---        0, messages removed for age
--- busy: ms until somebody may take it; empty: messages removed for age
+--        0, messages removed for age, dead letters made
+-- busy: ms until somebody may take it; empty: messages removed for age, dead letters made
 
 -- include take
 key, member, base = KEYS[1], ARGV[1], ARGV[2]
-if not read(call('LINDEX', key, 0)) then return {'empty', 0} end
+if not read(call('LINDEX', key, 0)) then return {'empty', 0, {}} end
 local lease = tonumber(ARGV[4])
 if b > 0 then
   if deadline > now and deadline - now <= span then
@@ -25,5 +25,5 @@ if b > 0 then
   end
   if attempt >= tonumber(ARGV[6]) then bury('its holders were lost') end
 end
-if not take(ARGV[3], lease, tonumber(ARGV[5])) then return {'empty', aged} end
+if not take(ARGV[3], lease, tonumber(ARGV[5])) then return {'empty', aged, buried} end
 return tell(0)
