@@ -28,7 +28,7 @@ class Work:
         self._workers: list[Worker] = []
         self._tasks: list[asyncio.Task[None]] = []
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._stopped = False
+        self._stopped = threading.Event()
         self._threads: list[ThreadDriver] = []
         self._over = threading.Event()
 
@@ -36,12 +36,14 @@ class Work:
         """Until stopped; cancelling hands back at once what is under way."""
         self._loop = asyncio.get_running_loop()
         try:
-            if self._stopped:
+            if self._stopped.is_set():
                 return
             self._workers = [
                 Worker(self._core, driver, absorber, self._batches(driver, absorber)) for absorber in self._absorbers
             ]
             self._tasks = [self._loop.create_task(worker.run()) for worker in self._workers]
+            if self._stopped.is_set():  # meanwhile, by another thread or a signal
+                self.stop()
             await self._finish()
         finally:
             for threads in self._threads:
@@ -73,7 +75,7 @@ class Work:
 
     def stop(self) -> None:
         """Take nothing more and finish what is under way. Any number of times."""
-        self._stopped = True
+        self._stopped.set()
         for worker in self._workers:
             self._tell(worker.stop)
 

@@ -119,7 +119,7 @@ class Reference:
             return 0
         count, blocked = self.ready(u.waiting, 100_000)
         if count == 0:
-            return blocked
+            return min(blocked, u.waiting[0].at + u.ttl)
         if u.forced:
             return min(u.due, self.now) if u.due else self.now
         threshold, age, quiet = u.triggers
@@ -233,7 +233,8 @@ class Reference:
                 return False
             self.prune_turns(u)
             u.held = Held(0, u.waiting[:count], len(u.turns), 0, 0, 0, "")
-            u.waiting, u.forced = u.waiting[count:], False
+            u.waiting = u.waiting[count:]
+            u.forced = u.forced and bool(u.waiting)
             for entry in u.held.entries:
                 entry.taken = True
         u.held.attempt, u.held.token, u.held.deadline = u.held.attempt + 1, token, self.now + lease

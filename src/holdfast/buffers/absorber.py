@@ -54,6 +54,8 @@ def make_absorber(
         raise ConfigurationError(f"decorate a function that takes a batch, not {handler!r}")
     s = core.settings
     most = min(spec.capacity, MAX_BATCH) if batch is None else check_count("batch", batch, 1, MAX_BATCH)
+    limit = s.handler_timeout if timeout is None else check_seconds("timeout", timeout, 0.001, MAX_LEASE)
+    seconds = s.ttl if lease is None else check_seconds("lease", lease, MIN_TTL, MAX_LEASE)
     wanted = min(s.threshold, spec.capacity) if threshold is None else threshold
     return Absorber(
         spec=spec,
@@ -62,12 +64,14 @@ def make_absorber(
         max_age=0.0 if max_age is None else check_seconds("max_age", max_age, 0.001, MAX_SECONDS),
         quiet=0.0 if quiet is None else check_seconds("quiet", quiet, 0.001, MAX_QUIET),
         terms=Terms(
-            s.ttl if lease is None else check_seconds("lease", lease, MIN_TTL, MAX_LEASE),
+            seconds,
             most,
             s.max_attempts if max_attempts is None else check_count("max_attempts", max_attempts, 1, 60_000),
+            # A handler that blocks its event loop cannot be stopped at its time limit; its lease ends all the same.
+            max_hold=limit + seconds,
         ),
         concurrency=check_count("concurrency", concurrency, 1, 10_000),
-        timeout=s.handler_timeout if timeout is None else check_seconds("timeout", timeout, 0.001, MAX_LEASE),
+        timeout=limit,
         backoff=check_seconds("backoff", backoff, 0.0, MAX_LEASE),
         backoff_most=check_seconds("backoff_most", backoff_most, 0.0, MAX_LEASE),
     )

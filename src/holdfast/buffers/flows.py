@@ -11,7 +11,7 @@ from holdfast.engine.core import Core
 from holdfast.engine.flow import Flow, ReplyLost, call
 from holdfast.engine.limits import check_count, check_seconds
 from holdfast.engine.payload import encode
-from holdfast.errors import ConfigurationError, Indeterminate, Unavailable
+from holdfast.errors import ConfigurationError, Indeterminate, TooLarge, Unavailable
 from holdfast.events import Dropped, Expiring, NearlyFull
 from holdfast.keys import Id, decode
 from holdfast.settings import MAX_SECONDS
@@ -171,10 +171,11 @@ def converse(core: Core, spec: BufferSpec, user: Id, turns: Sequence[tuple[Any, 
         core.new_op(), *payloads,
     )  # fmt: skip
     keys = (f"{place.base}c:{place.user}", place.key)
+    until = core.clock() + min(core.settings.retry_for, REPEAT_WITHIN)
     try:
-        reply = yield from ask(core, "buffers/converse", place, keys, args)
+        reply = yield from ask(core, "buffers/converse", place, keys, args, until=until)
     except Indeterminate:
-        reply = yield from _again(ask(core, "buffers/reconverse", place, keys, args), place)
+        reply = yield from _again(ask(core, "buffers/reconverse", place, keys, args, until=until), place)
     if len(reply) > 2 and core.events:
         for reason, number in zip(("age", "capacity"), reply[2:4], strict=True):
             if number:
@@ -184,8 +185,13 @@ def converse(core: Core, spec: BufferSpec, user: Id, turns: Sequence[tuple[Any, 
 
 def settle(core: Core, spec: BufferSpec, user: Id, message: str, name: str, outcome: bytes) -> Flow[bool]:
     place = spec.place(user)
-    args = (place.user, place.base, raw_id(message), check_name(name), outcome)
+    args = (place.user, place.base, raw_id(message), check_name(name), outcome, spec.max_bytes)
     reply = yield from ask(core, "buffers/settle", place, (f"{place.base}a:{place.user}", place.key), args)
+    if reply[0] == b"full":
+        raise TooLarge(
+            f"store attachments elsewhere and pass where they are: those of a user may have {spec.max_bytes} bytes",
+            operation="buffers/settle", key=shown(place),
+        )  # fmt: skip
     return bool(reply[0] == b"settled")
 
 

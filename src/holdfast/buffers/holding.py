@@ -132,15 +132,21 @@ def settle_taken(
         pairs, damaged = parse_pairs(reply[9])
     except NewerPayload as error:
         newer = [Unreadable("", error)]
-    if newer:
-        yield from _return(core, place, token, batch, LATER, 0, "")
-        raise newer[0].error
+    try:
+        if newer:
+            yield from _return(core, place, token, batch, LATER, 0, "")
+            raise newer[0].error
+        if bad:
+            yield from _quarantine(core, spec, place, token, batch, bad)
+    except NewerPayload:
+        raise
+    except INTERRUPTED:
+        yield Detach(_return(core, place, token, 0, 0.0, 0, ""))
+        raise
     if damaged and core.events:
         core.events.emit(Dropped(spec.name, "conversation pair", "unreadable", damaged))
-    if bad:
-        yield from _quarantine(core, spec, place, token, batch, bad)
-        if not messages:
-            return None
+    if bad and not messages:
+        return None
     hold = Hold(
         name=f"{spec.name}:{shown(place)}", token=token, fence=fence, key=place.key,
         group=(RENEW, place.tag, place.shard.due), ttl=terms.lease, span=left / 1000, asked=asked,
@@ -222,12 +228,19 @@ def ack(core: Core, spec: BufferSpec, taking: Taking, ids: Sequence[str] | None)
     return left
 
 
-def nack(core: Core, spec: BufferSpec, taking: Taking, delay: float, attempts: int, error: str) -> Flow[bool]:
-    """Give it back, to be taken again after `delay`. Answers True if it went to the dead letters instead."""
+def nack(
+    core: Core, spec: BufferSpec, taking: Taking, delay: float, attempts: int, error: str, *, lost_by: str = ""
+) -> Flow[bool]:
+    """Give it back, to be taken again after `delay`. Answers True if it went to the dead letters instead.
+
+    `lost_by`: somebody may still be at work on it, and is told so before it is given back."""
     place, hold = taking.place, taking.hold
-    core.end(hold)
     if hold.lost_reason:
+        core.end(hold)
         return False
+    if lost_by:
+        hold.lose(lost_by)
+    core.end(hold)
     try:
         status = yield from _return(core, place, hold.token, taking.id, delay, attempts, error)
     except INTERRUPTED:
@@ -237,7 +250,7 @@ def nack(core: Core, spec: BufferSpec, taking: Taking, delay: float, attempts: i
         user, batch = shown(place), str(taking.id)
         if status == b"buried":
             core.events.emit(Buried(spec.name, user, batch, taking.attempt, error[:ERROR_TEXT]))
-        else:
+        elif status == b"returned":
             core.events.emit(Nacked(spec.name, user, batch, taking.attempt, delay))
     return bool(status == b"buried")
 

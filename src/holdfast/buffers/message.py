@@ -63,6 +63,9 @@ def parse_messages(entries: Sequence[bytes], files: Sequence[bytes]) -> tuple[li
     bad: list[Unreadable] = []
     for entry in entries:
         raw = entry[:10]
+        if len(entry) < HEAD:
+            bad.append(Unreadable(raw.hex(), UnreadablePayload("inspect what wrote this: a message has no head")))
+            continue
         try:
             data = decode(entry[HEAD:])
             files_of = {name: decode(value) for name, value in attached.get(raw, {}).items()} if entry[16] else NOTHING

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import inspect
+import logging
 import math
 import random
 import threading
@@ -26,13 +27,14 @@ from holdfast.engine.core import Core
 from holdfast.engine.flow import Flow, Listen, Together, call
 from holdfast.engine.scope import AsyncScope
 from holdfast.engine.signals import LOOK
-from holdfast.errors import HoldfastError, LeaseLost, NewerPayload
+from holdfast.errors import HoldfastError, NewerPayload
 from holdfast.events import HandlerFailed, ServerWarning
 
 T = TypeVar("T")
 MakeBatch = Callable[[Taking], Any]
 SLICE = 500
-CONFIGURE_EVERY = 3600.0
+CONFIGURE_EVERY, UNHEARD = 3600.0, 60.0
+"""How often the triggers are set again; and how often where signals do not come through."""
 TROUBLE_FIRST, TROUBLE_MOST = 0.1, 5.0
 ERROR_TEXT = 500
 
@@ -64,7 +66,8 @@ class Worker:
 
     async def run(self) -> None:
         """Until stopped or cancelled."""
-        self._core.mailbox.workers[self._token] = self._signalled
+        self._home = asyncio.get_running_loop()
+        self._core.mailbox.workers[self._token] = self._told
         background = asyncio.get_running_loop().create_task(self._keep_configured())
         try:
             await self._loop()
@@ -120,6 +123,11 @@ class Worker:
             task.exception()
         self._wake.set()
 
+    def _told(self, detail: str) -> None:
+        """Signals may come in on another thread."""
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody works any more
+            self._home.call_soon_threadsafe(self._signalled, detail)
+
     def _signalled(self, detail: str) -> None:
         """`SHARD MS`: somebody is due there in so many ms; `look`: something may have been missed."""
         now = self._core.clock()
@@ -142,9 +150,10 @@ class Worker:
         """After a look that found nothing. What was signalled meanwhile stays."""
         sweep = self._core.settings.sweep
         # Memoryless, so that workers that were started together do not look together, and then for long not at all.
-        rest = sweep * max(1, found.idle) * random.expovariate(1.0)
-        if 0 <= found.next_ms < sweep * 2000:
-            rest = min(rest, found.next_ms / 1000 + 0.001)
+        rest = sweep * max(1, found.idle) * min(4.0, random.expovariate(1.0))
+        # Far ahead only one of many needs to know when somebody will be due; alone, it is us.
+        if found.idle <= 1 or found.next_ms < sweep * 2000:
+            rest = min(rest, found.next_ms / 1000 + 0.001) if found.next_ms >= 0 else rest
         self._look_again(number, rest)
         if not found.configured:
             self._prepare_again.set()  # the server has lost its memory
@@ -168,7 +177,7 @@ class Worker:
             self._look_again(number, 0.0)  # that user comes up later again; others may be due
             self._warn(f"{self._absorber.spec.name}: {error}")
             return
-        except HoldfastError as error:
+        except Exception as error:  # whatever it is, this shard must be looked at again
             self._trouble += 1
             pause = min(TROUBLE_MOST, TROUBLE_FIRST * 2.0 ** min(self._trouble, 10)) * (0.5 + random.random())  # noqa: S311
             self._look_again(number, pause)
@@ -188,6 +197,8 @@ class Worker:
     def _warn(self, text: str) -> None:
         if self._core.events:
             self._core.events.emit(ServerWarning(text))
+        else:
+            logging.getLogger("holdfast").warning(text)
 
     # -- one batch ----------------------------------------------------------------------------------------------
 
@@ -199,10 +210,10 @@ class Worker:
         try:
             async with limit:
                 await self._call(batch)
-        except (Exception, asyncio.CancelledError) as problem:
+        except (Exception, asyncio.CancelledError, SystemExit) as problem:
             error = problem
         ours = await scope.leave(error)
-        if ours or taking.hold.lost_reason or isinstance(error, LeaseLost):
+        if ours or taking.hold.lost_reason:
             return  # it is somebody else's now, or nobody's
         spec, task = self._absorber.spec, asyncio.current_task()
         if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
@@ -218,9 +229,11 @@ class Worker:
                 self._warn(f"{spec.name}: {problem}")
 
     async def _give_back(self, taking: Taking, delay: float, attempts: int, error: str) -> None:
-        await self._driver.run(holding.nack(self._core, self._absorber.spec, taking, delay, attempts, error))
-        if self._blocking:
-            taking.hold.lost_reason = "handed back"  # its thread may still run, and must see that it lost the batch
+        # A thread may still be at work on it, and must see that it lost the batch.
+        lost_by = "handed back" if self._blocking else ""
+        await self._driver.run(
+            holding.nack(self._core, self._absorber.spec, taking, delay, attempts, error, lost_by=lost_by)
+        )
 
     async def _call(self, batch: Any) -> None:
         handler = self._absorber.handler
@@ -237,6 +250,10 @@ class Worker:
         if self._core.events:
             user = str(holding.user_of(taking.place))
             self._core.events.emit(HandlerFailed(absorber.spec.name, user, str(taking.id), taking.attempt, text))
+        else:  # nobody observes: a mistake in a handler must still be seen somewhere
+            logging.getLogger("holdfast").warning(
+                "a handler of %s failed, attempt %d", absorber.spec.name, taking.attempt, exc_info=error
+            )
         delay = min(absorber.backoff_most, absorber.backoff * 2.0 ** min(taking.attempt - 1, 30))
         delay *= 0.5 + random.random() / 2  # noqa: S311
         await self._give_back(taking, delay, absorber.terms.attempts, text)
@@ -248,8 +265,9 @@ class Worker:
         while True:
             try:
                 await self._driver.run(self._prepare())
-                rest = CONFIGURE_EVERY
-            except HoldfastError as error:
+                heard = all(self._driver.hub.listening(shard.signals + self._core.client_id) for shard in self._shards)
+                rest = CONFIGURE_EVERY if heard else UNHEARD
+            except Exception as error:
                 self._warn(f"{self._absorber.spec.name}: setting the triggers failed: {error}")
                 rest = self._core.settings.sweep
             self._look_at = [self._core.clock()] * len(self._shards)
@@ -308,7 +326,8 @@ async def _in_thread(function: Callable[[], T]) -> T:
         try:
             outcome: tuple[Any, BaseException | None] = (function(), None)
         except BaseException as error:
-            outcome = (None, RuntimeError(repr(error)) if isinstance(error, StopIteration) else error)
+            odd = isinstance(error, StopIteration) or not isinstance(error, Exception)
+            outcome = (None, RuntimeError(f"the handler raised {error!r}") if odd else error)
         with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
             loop.call_soon_threadsafe(settle, *outcome)
 

@@ -8,6 +8,9 @@ back as it was.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
+from datetime import datetime
 from typing import Any
 
 import msgspec
@@ -44,8 +47,11 @@ def encode(value: Any, limit: int) -> bytes:
         back = _decode(raw)
         if back != value and not _alike(value, back):
             raise InvalidPayload("pass JSON values or bytes: some of this would come back as something else")
-        # So the infinities begin; JSON has none.
-        if (b"\xcb\x7f\xf0" in raw or b"\xcb\xff\xf0" in raw) and not _finite(value):
+        # So points in time begin, which MessagePack has and JSON has not.
+        if (b"\xd6\xff" in raw or b"\xd7\xff" in raw or b"\xc7\x0c\xff" in raw) and _holds(value, datetime):
+            raise InvalidPayload("pass points in time as text or numbers: JSON has none")
+        # So the infinities begin; JSON has none either.
+        if (b"\xcb\x7f\xf0" in raw or b"\xcb\xff\xf0" in raw) and _holds(value, float, math.isinf):
             raise InvalidPayload("pass numbers that JSON has: infinity is none")
     except RecursionError:
         raise InvalidPayload(f"nest the data less deeply: at most {MAX_DEPTH} levels") from None
@@ -114,11 +120,12 @@ def _alike(value: Any, back: Any) -> bool:
     return bool(value == back)
 
 
-def _finite(value: Any) -> bool:
-    if isinstance(value, float):
-        return value - value == 0
+def _holds(value: Any, kind: type, when: Callable[[Any], bool] = lambda _: True) -> bool:
+    """Is one of these anywhere in it?"""
+    if isinstance(value, kind):
+        return when(value)
     if isinstance(value, dict):
-        return all(_finite(key) and _finite(item) for key, item in value.items())
+        return any(_holds(key, kind, when) or _holds(item, kind, when) for key, item in value.items())
     if isinstance(value, (list, tuple)):
-        return all(map(_finite, value))
-    return True
+        return any(_holds(item, kind, when) for item in value)
+    return False

@@ -211,7 +211,10 @@ class SignalHub:
         await live.closed
         if self._live.get(address) is live:
             del self._live[address]
-        wanted = list(live.confirmed)
+        # Those that were refused are asked for again by whoever wants them, at that one's own pace.
+        wanted = [channel for channel, done in live.confirmed.items() if done.done() and done.exception() is None]
+        if not wanted:
+            return
         attempt = 0
         while wanted and not self._closing:
             with contextlib.suppress(Exception):  # whatever it is, the next try may do better

@@ -31,6 +31,7 @@ class Status(StrEnum):
     CLEARED = "cleared"
     SETTLED = "settled"
     LATE = "late"
+    FULL = "full"
     MISSING = "missing"
     SAME = "same"
     CHANGED = "changed"

@@ -37,7 +37,7 @@ def save(
     seconds = spec.seconds(ttl)
     started = core.clock()
     until = started + core.settings.retry_for
-    life = "" if user is None else users.known_life(core, spec, at, user)
+    life = "" if user is None else users.known_life(core, spec, at, user, seconds)
     if user is not None and not life:
         yield from _index(core, spec, at, user, seconds, until, None)
     lost: Exception | None = None
@@ -60,7 +60,7 @@ def save(
             break
     saved = _saved(core, spec, at, batch, reply)
     if user is not None:
-        users.remember(core, spec, at, user, reply[2].decode())
+        users.remember(core, spec, at, user, reply[2].decode(), seconds)
     return saved
 
 

@@ -66,7 +66,7 @@ class Spec:
         if count_tokens is not None and not callable(count_tokens):
             raise ConfigurationError("pass count_tokens as a function of a message that answers a number")
         self.count_tokens = count_tokens
-        self.known: dict[tuple[str, str], tuple[float, str]] = {}
+        self.known: dict[tuple[str, str], tuple[float, str, float]] = {}
         """User and session: when it was indexed, and which life of the session that was."""
 
     def seconds(self, ttl: float | None) -> float:

@@ -24,19 +24,19 @@ Seen = dict[str, int]
 """Sessions, as they stand in keys, and the server ms at which they were last indexed."""
 
 
-def known_life(core: Core, spec: Spec, at: Place, user: Place) -> str:
-    """The life of the session that this process has indexed not long ago; empty: none."""
-    when, life = spec.known.get((user.part, at.part), (0.0, ""))
-    return life if core.clock() - when < min(REINDEX, spec.ttl / 2) else ""
+def known_life(core: Core, spec: Spec, at: Place, user: Place, seconds: float) -> str:
+    """The life of the session that this process has indexed not long ago, for so long; empty: none."""
+    when, life, indexed = spec.known.get((user.part, at.part), (0.0, "", 0.0))
+    return life if core.clock() - when < min(REINDEX, spec.ttl / 2) and seconds <= indexed else ""
 
 
-def remember(core: Core, spec: Spec, at: Place, user: Place, life: str) -> None:
+def remember(core: Core, spec: Spec, at: Place, user: Place, life: str, seconds: float) -> None:
     known = spec.known.get((user.part, at.part))
     if known is not None and known[1] == life:
         return  # the time stays that of the index
     if len(spec.known) >= KNOWN_PAIRS:
         spec.known.clear()
-    spec.known[user.part, at.part] = (core.clock(), life)
+    spec.known[user.part, at.part] = (core.clock(), life, seconds)
 
 
 def index(core: Core, spec: Spec, at: Place, user: Place, seconds: float, until: float) -> Flow[None]:

@@ -25,15 +25,17 @@ class Batch:
     A batch that is not acknowledged is handed out again as the same batch: same `id`, same messages, higher `attempt`,
     higher `fence`. A sink that keys on `id` and refuses lower fences therefore has each effect once.
 
-        with inbox.take("user-7") as batch:   # acknowledged at the end, given back after an error
-            store(batch.messages, batch.id, batch.fence)
+        batch = inbox.take("user-7")
+        if batch is not None:
+            with batch:   # acknowledged at the end, given back after an error
+                store(batch.messages, batch.id, batch.fence)
 
     Inside, the loss of the lease cancels the body and LeaseLost is raised.
     """
 
     __slots__ = (
-        "__weakref__", "_core", "_driver", "_left", "_scope", "_spec", "_taking", "_terms", "attempt", "buffer", "id",
-        "key", "messages", "pairs",
+        "__weakref__", "_core", "_driver", "_left", "_returned", "_scope", "_spec", "_taking", "_terms", "attempt",
+        "buffer", "id", "key", "messages", "pairs",
     )  # fmt: skip
 
     def __init__(self, core: Core, driver: ThreadDriver, spec: BufferSpec, taking: Taking, terms: Terms) -> None:
@@ -43,11 +45,12 @@ class Batch:
         self._taking = taking
         self._terms = terms
         self._left = len(taking.messages)
+        self._returned = False
         self._scope: ThreadScope | None = None
         taking.hold.adopted = True
         self.buffer = spec.name
         self.id = str(taking.id)
-        """Unique for the user; the same each time the batch is handed out."""
+        """Unique for the user, not over all users; the same each time the batch is handed out."""
         self.key: Id = holding.user_of(taking.place)
         """The user."""
         self.messages: Sequence[Message] = taking.messages
@@ -111,6 +114,11 @@ class Batch:
         Raises LeaseLost if it is no longer ours: its messages are handed out again. Raises Indeterminate if no answer
         came. Cancellation does not stop it."""
         if self.done:
+            if self._left:
+                raise LeaseLost(
+                    "expect the same batch again, by its id: it was given back",
+                    reason="given back", operation="buffers/ack", key=self._taking.hold.name,
+                )  # fmt: skip
             return 0
         if ids is not None:
             ids = list(ids)
@@ -127,6 +135,7 @@ class Batch:
         check_seconds("delay", delay, 0.0, MAX_LEASE)
         if self.done:
             return False
+        self._returned = True
         attempts = self._terms.attempts if count else 0
         flow = holding.nack(self._core, self._spec, self._taking, float(delay), attempts, str(error))
         return self._driver.run(flow)
@@ -144,9 +153,9 @@ class Batch:
         if ours or (error is None and self.lost):
             raise holding.lost(self._taking.hold, "batch/body") from error
         if error is None:
-            if not self.done:
+            if not self._returned:
                 self.ack()
-        elif isinstance(error, LeaseLost) or self.lost:
+        elif self.lost:
             return
         else:
             self.nack(error=repr(error), count=isinstance(error, Exception))

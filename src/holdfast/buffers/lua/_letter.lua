@@ -22,6 +22,7 @@ local function letter(name, entries, talk, why)
   call('RPUSH', place, head, member, why)
   for at = 1, #parts, 1000 do call('RPUSH', place, unpack(parts, at, math.min(at + 999, #parts))) end
   call('PEXPIRE', place, DEAD_LIFE)
+  call('ZREMRANGEBYSCORE', base .. 'dead', '-inf', now - DEAD_LIFE)
   call('ZADD', base .. 'dead', now, name)
   call('PEXPIRE', base .. 'dead', DEAD_LIFE)
   count('dead', #entries)
@@ -55,7 +56,7 @@ local function next_fence()
   local before = tonumber(call('ZSCORE', index, '!') or 0)
   local number = math.max(before + 1, now_us)
   if before > 0 and before - before % 3600000000 ~= number - number % 3600000000 then
-    call('PEXPIRE', index, math.max(604800000, call('PTTL', index)))
+    call('PEXPIRE', index, math.max(604800000, 2 * (ttl + GRACE), call('PTTL', index)))
   end
   return number
 end

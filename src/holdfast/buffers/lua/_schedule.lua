@@ -21,7 +21,7 @@ local function next_look()
   if n == 0 then return 0 end
   if force == 1 and np == 0 then return due > 0 and math.min(due, now) or now end
   local count, blocked = ready(100000)
-  if count == 0 then return blocked end
+  if count == 0 then return math.min(blocked, oldest + ttl) end
   if force == 1 then return due > 0 and math.min(due, now) or now end
   local at = oldest + ttl - math.min(3600000, (ttl - ttl % 2) / 2)
   if age > 0 then at = math.min(at, oldest + age) end
@@ -61,7 +61,7 @@ local function schedule(quietly, number)
   else
     added = call('ZADD', base .. 'due', at, member)
   end
-  if added > 0 then
+  if added > 0 or ttl > 259200000 then
     local kept, wanted = call('PTTL', base .. 'due'), math.max(604800000, 2 * (ttl + GRACE))
     if kept < wanted / 2 then call('PEXPIRE', base .. 'due', wanted) end
   end

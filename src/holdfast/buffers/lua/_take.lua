@@ -34,7 +34,8 @@ local function take(holder, lease, most)
         call('HSET', base .. 'a:' .. member, string.sub(entry, 1, 10), 'taken')
       end
     end
-    n, b, batch, attempt, force = n - k, k, fence, 0, 0
+    n, b, batch, attempt = n - k, k, fence, 0
+    if n == 0 then force = 0 end
     local head = n > 0 and call('LINDEX', key, skip + b)
     oldest = head and unpack_('>I6', head, 11) or 0
   else

@@ -11,6 +11,13 @@
 
 -- include drop
 base = ARGV[1]
+
+-- A record of a newer version is a newer worker's.
+local function known()
+  local meta = call('LINDEX', key, 0)
+  return meta and string.byte(meta) == 1 and read(meta)
+end
+
 local conf, done = unpack(call('HMGET', KEYS[1], 'conf', 'conf_done'))
 call('PEXPIRE', KEYS[1], 2592000000)
 if conf == ARGV[2] and done == ARGV[2] then return {'same'} end
@@ -21,7 +28,7 @@ local slice = call('ZSCAN', KEYS[2], ARGV[3], 'COUNT', ARGV[4])
 for i = 1, #slice[2], 2 do
   member = slice[2][i]
   key = base .. 'u:' .. member
-  if member ~= '!' and read(call('LINDEX', key, 0)) then
+  if member ~= '!' and known() then
     thr, age, quiet = tonumber(t), tonumber(a), tonumber(q)
     finish(true)
   end

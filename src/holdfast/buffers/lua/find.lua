@@ -11,10 +11,17 @@
 
 -- include take
 base = ARGV[1]
+
+-- A record of a newer version is a newer worker's.
+local function known()
+  local meta = call('LINDEX', key, 0)
+  return meta and string.byte(meta) == 1 and read(meta)
+end
+
 local lease = tonumber(ARGV[3])
 for _, user in ipairs(call('ZRANGEBYSCORE', KEYS[1], now, now + lease, 'LIMIT', 0, 5000)) do
   member, key = user, base .. 'u:' .. user
-  if read(call('LINDEX', key, 0)) and b > 0 and token == ARGV[2] and deadline > now then
+  if known() and b > 0 and token == ARGV[2] and deadline > now then
     deadline, span = now + lease, lease
     finish(true)
     return tell(0)
