@@ -198,14 +198,3 @@ async def test_a_body_whose_client_was_closed_is_told(crew: Crew):
     with pytest.raises(LeaseLost, match="given back"):
         async with batch:
             await hf.close()
-
-
-async def test_a_damaged_entry_without_a_head_is_quarantined(crew: Crew):
-    log: list[Seen] = []
-    member = await crew.worker(gentle(log, "coroutine"), threshold=3)
-    await member.inbox.extend("ann", [1, 2])
-    crew.server.lset(member.inbox._spec.place("ann").key, 1, b"short")
-    await member.inbox.append("ann", 3)
-    await until(lambda: log, within=5)
-    assert log[0].data == [2, 3]
-    assert len(await member.inbox.dead_letters()) == 1
