@@ -38,7 +38,7 @@ class Requests:
     def arguments(self, user: str) -> tuple[Any, ...]:
         """The key, then all arguments after the operation id."""
         place = self._spec.place(user)
-        return (place.key, place.user, place.base, *self._spec.bounds, 1, self._body)
+        return (place.key, place.user, self._spec.limits_of_one, self._body)
 
     def pack(self, user: str) -> bytes:
         key, *rest = self.arguments(user)

@@ -113,7 +113,9 @@ class BufferMachine(RuleBasedStateMachine):
     def _append(self, script: str, name: str, payloads: list[bytes], names: list[tuple[str, int]]) -> None:
         u, op = self._user(name), self._next().to_bytes(8, "big")
         kind = b"\x01" if names else b"\x00"
-        args: list[Any] = [op, name, BASE, CAPACITY, MOST_BYTES, TTL, len(payloads), *(kind + p for p in payloads)]
+        numbers = ((CAPACITY, 4), (MOST_BYTES, 4), (TTL, 5), (len(payloads), 2))
+        limits = b"".join(number.to_bytes(size, "big") for number, size in numbers)
+        args: list[Any] = [op, name, limits, *(kind + p for p in payloads)]
         entries = [
             Entry(op + at.to_bytes(2, "big"), self.model.now, 17 + len(p)) for at, p in enumerate(payloads)
         ]  # fmt: skip
@@ -159,7 +161,7 @@ class BufferMachine(RuleBasedStateMachine):
         u, entry, name = self.attached[-1 - back % len(self.attached)]
         expected = self.model.settle(self._user(u.name), entry, name, outcome)
         keys = [f"{BASE}a:{u.name}", f"{BASE}u:{u.name}"]
-        assert self._call("buffers/settle", keys, u.name, BASE, entry.id, name, outcome)[0] == expected
+        assert self._call("buffers/settle", keys, u.name, BASE, entry.id, name, outcome, 1 << 30)[0] == expected
 
     @rule(name=users)
     def converse(self, name: str) -> None:

@@ -56,7 +56,7 @@ def test_an_append_that_arrives_after_its_repeat_is_stored_once(bench: Bench, sh
 def test_a_repeat_of_an_append_that_was_executed_stores_nothing(bench: Bench, meanwhile: str):
     # Given a stored message
     script = bench.hf._core.scripts.get("buffers/append")
-    keys, args = (bench.place.key,), ("opid0001", bench.place.user, bench.place.base, *bench.buffer._spec.bounds, 1)
+    keys, args = (bench.place.key,), ("opid0001", bench.place.user, bench.buffer._spec.limits_of_one)
     payload = b"\x00" + encode("text", 1000)
     assert bench.call(script.name, keys, *args, payload)[0] == b"stored"
     # when this happens, and the repeat comes, and comes again

@@ -39,14 +39,17 @@ def append(
     """Store messages in one step. Cancelled in the middle, they may or may not have been stored.
 
     The first request is not looked up; only when its reply is lost a second script asks for the operation id."""
-    place = spec.place(user)
-    bodies = [(_PENDING if pending else _PLAIN) + encode(item, spec.max_message) for item in items]
-    op = core.new_op()
-    args: list[Any] = [op, place.user, place.base, *spec.bounds, len(bodies), *bodies]
-    for name, seconds in pending.items():
-        args += (0, name, int(seconds * 1000))
-    started = core.clock()
-    until = started + min(core.settings.retry_for, REPEAT_WITHIN)
+    place, op = spec.place(user), core.new_op()
+    count = len(items)
+    args: Sequence[Any]
+    if count == 1 and not pending:  # most of them, and so without lists
+        args = (op, place.user, spec.limits_of_one, _PLAIN + encode(items[0], spec.max_message))
+    else:
+        kind = _PENDING if pending else _PLAIN
+        bodies = [kind + encode(item, spec.max_message) for item in items]
+        files = [part for name, seconds in pending.items() for part in (0, name, int(seconds * 1000))]
+        args = (op, place.user, spec.limits(count), *bodies, *files)
+    until = core.clock() + min(core.settings.retry_for, REPEAT_WITHIN)
     keys = (place.key,)
     try:
         reply = yield from call(
@@ -55,16 +58,13 @@ def append(
     except Indeterminate:
         reply = yield from _again(ask(core, "buffers/reappend", place, keys, args, until=until), place)
     stem = op.hex()
-    if len(bodies) == 1:
-        ids: tuple[str, ...] = (f"{stem}0000",)
-    else:
-        ids = tuple(f"{stem}{at:04x}" for at in range(len(bodies)))
+    ids = (f"{stem}0000",) if count == 1 else tuple(f"{stem}{at:04x}" for at in range(count))
     dropped = NOTHING
     if len(reply) > 3:
         counts = zip(("age", "capacity", "bytes"), reply[3:6], strict=True)
         dropped = {reason: number for reason, number in counts if number} or NOTHING
     if core.events:
-        _alert(core, spec, place, reply[1], reply[2] / 1000, len(bodies), dropped)
+        _alert(core, spec, place, reply[1], reply[2] / 1000, count, dropped)
     return Appended(ids[-1], reply[1], dropped, ids, reply[0] != _STORED)
 
 

@@ -19,6 +19,7 @@ MIN_TTL = 0.05
 DEADLINE = 10.0
 """How long an attachment may be pending, unless said otherwise."""
 NAME_MAX = 64
+KNOWN_PLACES = 4096
 
 
 class Shard(NamedTuple):
@@ -75,10 +76,26 @@ class BufferSpec:
             self.shards.append(
                 Shard(number, tag, base, f"{base}due", f"{base}idle", f"{base}stat", f"{base}dead", f"{base}sig:")
             )
-        self.bounds = (self.capacity, self.max_bytes, int(self.ttl * 1000))
+        self._bounds = b"".join(
+            number.to_bytes(size, "big")
+            for number, size in ((self.capacity, 4), (self.max_bytes, 4), (int(self.ttl * 1000), 5))
+        )
+        self.limits_of_one = self.limits(1)
+        self._places: dict[Id, Place] = {}
+
+    def limits(self, count: int) -> bytes:
+        """The bounds, and how many messages come: packed, because each argument of a script costs time."""
+        return self._bounds + count.to_bytes(2, "big")
 
     def place(self, user: Id) -> Place:
-        raw = id_bytes(user)
+        # Remembered for a while: a user seldom sends one message only.
+        try:
+            return self._places[user]
+        except (KeyError, TypeError):
+            raw = id_bytes(user)
         shard = self.shards[shard_of(raw)]
         part = encode(raw)
-        return Place(part, shard.tag, shard.base, f"{shard.base}u:{part}", shard)
+        if len(self._places) >= KNOWN_PLACES:
+            self._places.clear()
+        place = self._places[user] = Place(part, shard.tag, shard.base, f"{shard.base}u:{part}", shard)
+        return place

@@ -1,16 +1,15 @@
 -- include user
-key, member, base = KEYS[1], ARGV[2], ARGV[3]
-local op, capacity, most, kept, count_in =
-  ARGV[1], tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7])
+key, member = KEYS[1], ARGV[2]
+local op, capacity, most, kept, count_in = ARGV[1], unpack_('>I4I4I5I2', ARGV[3])
 local known = read(call('LINDEX', key, 0))
 
 -- The whole of most calls: one more message, within the bounds, that changes nothing about when to look.
-if known and count_in == 1 and not repeated and #ARGV == 8 then
-  local size = #ARGV[7 + count_in] + 16
+if known and count_in == 1 and not repeated and #ARGV == 4 then
+  local size = #ARGV[3 + count_in] + 16
   if n > 0 and n < capacity and bytes + size <= most and oldest + kept > now and again <= now and quiet == 0
       and np == 0 and kept == ttl and (thr == 0 or n + 1 < thr) then
     n, bytes, last = n + 1, bytes + size, math.max(now, last)
-    call('RPUSH', key, op .. pack_('>I2I6', 0, last) .. ARGV[7 + count_in])
+    call('RPUSH', key, op .. pack_('>I2I6', 0, last) .. ARGV[3 + count_in])
     write()
     call('PEXPIRE', key, life())
     return {'stored', n, now - oldest}
@@ -18,6 +17,7 @@ if known and count_in == 1 and not repeated and #ARGV == 8 then
 end
 
 -- include drop
+base = string.sub(key, 1, #key - #member - 2)
 if not known then
   local conf = call('HGET', base .. 'stat', 'conf')
   if conf then
@@ -58,7 +58,7 @@ if known then expire() end
 last = math.max(now, last)
 local entries = {}
 for i = 1, count_in do
-  local entry = op .. pack_('>I2I6', i - 1, last) .. ARGV[7 + i]
+  local entry = op .. pack_('>I2I6', i - 1, last) .. ARGV[3 + i]
   entries[i] = entry
   bytes = bytes + #entry
   if string.byte(entry, 17) == 1 then np = np + 1 end
@@ -68,7 +68,7 @@ n = n + count_in
 call('RPUSH', key, unpack(entries))
 if not known then popped = true end
 local held = {}
-for i = 8 + count_in, #ARGV, 3 do
+for i = 4 + count_in, #ARGV, 3 do
   local id, at = op .. pack_('>I2', tonumber(ARGV[i])), now + tonumber(ARGV[i + 2])
   local open, latest = unpack(held[id] or {0, 0})
   held[id] = {open + 1, math.max(latest, at)}
