@@ -34,7 +34,7 @@ class FirstAnswerCounts(Topology):
 
 
 class Stale:
-    """A service that has failed over, its old primary back, and a Sentinel that was started with the old configuration."""
+    """A service that has failed over, its old primary back, and a Sentinel with the configuration from before."""
 
     def __init__(self, service: LocalSentinel, late: SentinelNode, old: Address) -> None:
         self.service, self.late, self.old = service, late, old
