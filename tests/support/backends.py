@@ -66,8 +66,9 @@ class Backends:
         makers = {
             "valkey": LocalServer,
             "redis": lambda: LocalServer(binary=redis_binary()),
-            "sentinel": LocalSentinel,
-            "cluster": LocalCluster,
+            # Patient: where the machine stands still for two seconds, nobody shall fail over under these tests.
+            "sentinel": lambda: LocalSentinel(down_after=20.0),
+            "cluster": lambda: LocalCluster(node_timeout=20.0),
         }
         return makers[kind]().__enter__()
 
