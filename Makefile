@@ -22,7 +22,8 @@ up: $(READY)
 	$(BIN)/holdfast up --data .holdfast
 
 test: $(READY) system
-	$(BIN)/python -m pytest -n $(JOBS) $(ARGS)
+	$(BIN)/python -m pytest -n $(JOBS) --ignore=tests/chaos $(ARGS)
+	$(if $(ARGS),,$(BIN)/python -m pytest tests/chaos)  # alone: it needs the whole machine
 
 check: $(READY)
 	$(BIN)/ruff check .

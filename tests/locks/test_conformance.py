@@ -95,7 +95,7 @@ async def test_waiters_are_served_in_order_and_the_release_hands_over(fleet: Fle
     fences = [lease.fence]
     for number, (actor, future) in enumerate(zip(waiters, pending, strict=True)):
         await (holder if number == 0 else waiters[number - 1]).do(lambda _, lease=lease: lease.release())
-        lease = await asyncio.wait_for(future, 5)
+        lease = await asyncio.wait_for(future, 20)
         fences.append(lease.fence)
         assert [f.done() for f in pending] == [True] * (number + 1) + [False] * (2 - number)
         assert actor
@@ -112,12 +112,12 @@ async def test_a_newcomer_does_not_pass_the_queue_but_a_barging_one_may(fleet: F
     mine = await newcomer.do(lambda hf: hf.lock("a", fair=False).try_acquire())
     if mine is not None:
         await newcomer.do(lambda _: mine.release())
-    theirs = await asyncio.wait_for(pending, 5)
+    theirs = await asyncio.wait_for(pending, 20)
     # a fair newcomer never gets in while somebody waits
     (behind,) = await queue_up([holder], "a")
     assert await newcomer.do(lambda hf: hf.lock("a").try_acquire()) is None
     await first.do(lambda _: theirs.release())
-    got = await asyncio.wait_for(behind, 5)
+    got = await asyncio.wait_for(behind, 20)
     await holder.do(lambda _: got.release())
 
 
@@ -145,7 +145,7 @@ async def test_a_lease_that_is_not_renewed_is_lost_and_taken_over(fleet: Fleet):
     started = time.monotonic()
     got = await other.do(lambda hf: hf.lock("a", ttl=5).acquire(wait=5))
     assert time.monotonic() - started < 0.3 + 1
-    await asyncio.wait_for(told.wait(), 5)
+    await asyncio.wait_for(told.wait(), 20)
     assert lease.lost
     assert lease.lost_reason == "expired"
     assert lease.remaining() == 0.0
@@ -190,7 +190,7 @@ async def test_a_hand_over_to_a_short_lease_arrives_alive(fleet: Fleet):
     pending = waiter.start(lambda hf: hf.lock("a", ttl=0.4).acquire())
     await until(lambda: time.monotonic() - started > 0.9)
     await holder.do(lambda _: lease.release())
-    got = await asyncio.wait_for(pending, 5)
+    got = await asyncio.wait_for(pending, 20)
     assert got.remaining() > 0.1
     arrived = time.monotonic()
     await until(lambda: time.monotonic() - arrived > 0.8)
@@ -312,10 +312,10 @@ async def test_a_waiting_writer_stops_later_readers_and_then_readers_enter_toget
     reading = [a.start(lambda hf: hf.rwlock("a").read().acquire()) for a in (two, three)]
     await until(lambda: queued(3))
     await one.do(lambda _: r1.release())
-    w = await asyncio.wait_for(writing, 5)
+    w = await asyncio.wait_for(writing, 20)
     assert not any(r.done() for r in reading)
     await writer.do(lambda _: w.release())
-    r2, r3 = await asyncio.wait_for(asyncio.gather(*reading), 5)
+    r2, r3 = await asyncio.wait_for(asyncio.gather(*reading), 20)
     await two.do(lambda _: r2.release())
     await three.do(lambda _: r3.release())
 
@@ -461,7 +461,7 @@ async def test_inspection_tells_who_holds_and_who_waits(fleet: Fleet):
     found = await other_listing(holder)
     assert [(i.name, i.held) for i in found] == [("a", True)]
     await holder.do(lambda _: lease.release())
-    got = await asyncio.wait_for(pending, 5)
+    got = await asyncio.wait_for(pending, 20)
     await other.do(lambda _: got.release())
     assert await other_listing(holder) == []
 
@@ -476,7 +476,7 @@ async def test_forced_release_is_audited_and_hands_over(fleet: Fleet):
     (pending,) = await queue_up([other], "a")
     assert await operator.do(lambda hf: hf.force_release("a", reason="x", fence=lease.fence + 1)) == 0
     assert await operator.do(lambda hf: hf.lock("a").force_release(reason="stuck", by="ann", fence=lease.fence)) == 1
-    got = await asyncio.wait_for(pending, 5)
+    got = await asyncio.wait_for(pending, 20)
     (entry,) = await operator.do(lambda hf: hf.audit("a"))
     assert (entry.reason, entry.by, entry.fences, entry.kind, entry.name) == (
         "stuck",
