@@ -91,3 +91,7 @@ async def closing(boxes: Boxes) -> AsyncIterator[Boxes]:
     assert not left, f"threads left behind: {left}"
     lost = [t for t in asyncio.all_tasks() if t not in tasks and t is not asyncio.current_task()]
     assert not lost, f"tasks left behind: {lost}"
+
+
+def data_of(messages: Any) -> list[Any]:
+    return [message.data for message in messages]

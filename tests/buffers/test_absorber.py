@@ -5,23 +5,15 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import AsyncIterator
 
 import pytest
-from absorber_crew import NEVER, Crew, Seen, crew_on, gentle, seen, users_apart, users_in
+from absorber_crew import NEVER, Crew, Seen, gentle, seen, users_apart, users_in
 
 from holdfast import ConfigurationError, Holdfast, LeaseLost
 from holdfast.buffers import holding
 from holdfast.engine.flow import call
 from holdfast.events import Buried, Dropped, HandlerFailed, ServerWarning, Taken
-from support.backends import Backend
 from support.conditions import until
-
-
-@pytest.fixture
-async def crew(valkey: Backend) -> AsyncIterator[Crew]:
-    async for made in crew_on(valkey):
-        yield made
 
 
 @pytest.fixture(params=["async", "sync"])

@@ -6,23 +6,15 @@ import asyncio
 import datetime
 import logging
 import time
-from collections.abc import AsyncIterator
 
 import pytest
-from absorber_crew import Crew, Seen, crew_on, gentle, seen
+from absorber_crew import Crew, Seen, gentle, seen
 
 from holdfast import Holdfast, InvalidPayload, LeaseLost, TooLarge
 from holdfast.events import Dropped, HandlerFailed
-from support.backends import Backend
 from support.conditions import until
 
 DAY = 86_400_000
-
-
-@pytest.fixture
-async def crew(valkey: Backend) -> AsyncIterator[Crew]:
-    async for made in crew_on(valkey):
-        yield made
 
 
 async def test_a_refused_subscription_starts_no_storm(crew: Crew):

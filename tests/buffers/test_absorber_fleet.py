@@ -5,21 +5,14 @@ from __future__ import annotations
 import asyncio
 import statistics
 import time
-from collections.abc import AsyncIterator
 
 import pytest
-from absorber_crew import NEVER, Crew, Seen, crew_on, gentle, seen, users_apart, users_in
+from absorber_crew import NEVER, Crew, Seen, gentle, seen, users_apart, users_in
 
 from holdfast.events import Taken
 from holdfast.testing import FaultProxy, LocalServer
 from support.backends import Backend
 from support.conditions import until
-
-
-@pytest.fixture
-async def crew(valkey: Backend) -> AsyncIterator[Crew]:
-    async for made in crew_on(valkey):
-        yield made
 
 
 class Held:

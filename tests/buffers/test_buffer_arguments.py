@@ -22,12 +22,6 @@ HOSTILE = [
 
 
 @pytest.fixture
-async def boxes(backend: Backend, api: str) -> AsyncIterator[Boxes]:
-    async for made in closing(Boxes(backend, api)):
-        yield made
-
-
-@pytest.fixture
 async def quick(valkey: Backend, api: str) -> AsyncIterator[Boxes]:
     async for made in closing(Boxes(valkey, api)):
         yield made

@@ -5,33 +5,14 @@ On every kind of server where the kind may matter, on asyncio and on threads."""
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator
 
 import pytest
-from buffer_boxes import Box, Boxes, closing
+from buffer_boxes import Box, Boxes, data_of
 
 from holdfast.events import Dropped, Expiring, NearlyFull
-from support.backends import Backend
 from support.conditions import until
 
 GRACE = 60_000
-
-
-@pytest.fixture
-async def boxes(backend: Backend, api: str) -> AsyncIterator[Boxes]:
-    async for made in closing(Boxes(backend, api)):
-        yield made
-
-
-@pytest.fixture
-async def quick(valkey: Backend, api: str) -> AsyncIterator[Boxes]:
-    """One kind of server: for what takes time, or does not depend on the kind."""
-    async for made in closing(Boxes(valkey, api)):
-        yield made
-
-
-def data_of(messages) -> list:
-    return [message.data for message in messages]
 
 
 # -- number and bytes -----------------------------------------------------------------------------------------------

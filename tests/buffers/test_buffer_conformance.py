@@ -9,34 +9,14 @@ import asyncio
 import gc
 import threading
 import time
-from collections.abc import AsyncIterator
 
 import pytest
-from buffer_boxes import Box, Boxes, closing
+from buffer_boxes import Box, Boxes, data_of
 
 from holdfast import Indeterminate, LeaseLost, NotAcquired
 from holdfast.events import Acked, Nacked, Taken
-from support.backends import Backend
 from support.conditions import until
 from support.faults import Plan, install
-
-
-@pytest.fixture
-async def boxes(backend: Backend, api: str) -> AsyncIterator[Boxes]:
-    async for made in closing(Boxes(backend, api)):
-        yield made
-
-
-@pytest.fixture
-async def quick(valkey: Backend, api: str) -> AsyncIterator[Boxes]:
-    """One kind of server: for what takes time, or does not depend on the kind."""
-    async for made in closing(Boxes(valkey, api)):
-        yield made
-
-
-def data_of(messages) -> list:
-    return [message.data for message in messages]
-
 
 # -- in -------------------------------------------------------------------------------------------------------------
 

@@ -3,32 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator
 
 import pytest
-from buffer_boxes import Boxes, closing
+from buffer_boxes import Boxes, data_of
 
 from holdfast import ConfigurationError, NotAcquired
 from holdfast.events import Buried, Dropped
-from support.backends import Backend
 from support.conditions import until
-
-
-@pytest.fixture
-async def boxes(backend: Backend, api: str) -> AsyncIterator[Boxes]:
-    async for made in closing(Boxes(backend, api)):
-        yield made
-
-
-@pytest.fixture
-async def quick(valkey: Backend, api: str) -> AsyncIterator[Boxes]:
-    """One kind of server: for what takes time, or does not depend on the kind."""
-    async for made in closing(Boxes(valkey, api)):
-        yield made
-
-
-def data_of(messages) -> list:
-    return [message.data for message in messages]
 
 
 def said(batch) -> list:
