@@ -22,6 +22,8 @@ FILES = {
     "buffers/batch.py": "sync/batch.py",
     "buffers/buffer.py": "sync/buffer.py",
     "sessions/sessions.py": "sync/sessions.py",
+    "runs/active.py": "sync/active.py",
+    "runs/runs.py": "sync/runs.py",
     "client.py": "sync/client.py",
 }
 
@@ -31,6 +33,10 @@ WORDS = [
     (r"holdfast\.sessions\.sessions\b", "holdfast.sync.sessions"),
     (r"holdfast\.buffers\.batch\b", "holdfast.sync.batch"),
     (r"holdfast\.buffers\.buffer\b", "holdfast.sync.buffer"),
+    (r"holdfast\.runs\.active\b", "holdfast.sync.active"),
+    (r"holdfast\.runs\.runs\b", "holdfast.sync.runs"),
+    (r"\bAsyncGenerator\[Event, None\]", "Generator[Event, None, None]"),
+    (r"\bAsyncGenerator\b", "Generator"),
     (r"from holdfast\.engine\.aio import AsyncDriver", "from holdfast.engine.threads import ThreadDriver"),
     (r"\bAsyncDriver\b", "ThreadDriver"),
     (r"\bAsyncScope\b", "ThreadScope"),
@@ -67,7 +73,8 @@ def convert(source: str) -> str:
 
 
 def tidy(text: str) -> str:
-    for command in (["check", "--select", "I,F401", "--fix-only", "--quiet"], ["format", "--quiet"]):
+    fix = ["check", "--select", "I,F401,UP028", "--fix-only", "--unsafe-fixes", "--quiet"]
+    for command in (fix, ["format", "--quiet"]):
         done = subprocess.run(
             [sys.executable, "-m", "ruff", *command, "--stdin-filename", str(PACKAGE / "sync" / "x.py"), "-"],
             input=text, capture_output=True, text=True, check=True, cwd=ROOT,

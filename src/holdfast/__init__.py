@@ -16,6 +16,12 @@ from holdfast.errors import (
     NewerPayload,
     NotAcquired,
     NotReplicated,
+    QueueFull,
+    RunActive,
+    RunEnded,
+    RunGone,
+    RunMismatch,
+    RunStopped,
     ServerError,
     ServerFull,
     TooLarge,
@@ -28,12 +34,16 @@ from holdfast.locks.fencing import SqlGuard
 from holdfast.locks.inspect import AuditEntry, Holder, LockInfo, Waiter
 from holdfast.locks.lease import Lease
 from holdfast.locks.lock import AllLocks, Lock, ReadWriteLock, Semaphore
+from holdfast.runs.active import ActiveRun
+from holdfast.runs.record import Event, Run
+from holdfast.runs.runs import Runs
 from holdfast.sessions.entry import Context, Draft, Entry, Saved, Trimmed
 from holdfast.sessions.sessions import Sessions
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "ActiveRun",
     "AllLocks",
     "Appended",
     "AuditEntry",
@@ -46,6 +56,7 @@ __all__ = [
     "DeadLetter",
     "Draft",
     "Entry",
+    "Event",
     "Fenced",
     "Holder",
     "Holdfast",
@@ -62,7 +73,15 @@ __all__ = [
     "NotAcquired",
     "NotReplicated",
     "Pair",
+    "QueueFull",
     "ReadWriteLock",
+    "Run",
+    "RunActive",
+    "RunEnded",
+    "RunGone",
+    "RunMismatch",
+    "RunStopped",
+    "Runs",
     "Saved",
     "Semaphore",
     "ServerError",

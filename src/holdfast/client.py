@@ -24,12 +24,18 @@ from holdfast.locks.inspect import AuditEntry, LockInfo
 from holdfast.locks.lease import Lease
 from holdfast.locks.lock import AllLocks, Lock, ReadWriteLock, Semaphore
 from holdfast.locks.spec import KNOWN_SPECS, MAX_PERMITS, RW_PERMITS, Spec, Ttl, make_spec, place
+from holdfast.runs.archiver import Archive, Archiver
+from holdfast.runs.runner import Handler as RunHandler
+from holdfast.runs.runner import Runner, make_runner
+from holdfast.runs.runs import Runs
+from holdfast.runs.spec import RunSpec
 from holdfast.sessions.entry import CountTokens
 from holdfast.sessions.sessions import Sessions
 from holdfast.settings import Settings
 from holdfast.work import Work
 
 H = TypeVar("H", bound=Handler)
+RH = TypeVar("RH", bound=RunHandler)
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -51,6 +57,8 @@ class Holdfast:
         self._core = Core(url, observers=observers, overrides=settings)
         self._open: AsyncDriver | None = None
         self._absorbers: dict[str, Absorber] = {}
+        self._runners: dict[str, Runner] = {}
+        self._archivers: dict[str, Archiver] = {}
         self._work: Work | None = None
         self._stop_wanted = False
 
@@ -253,13 +261,16 @@ class Holdfast:
         return register
 
     async def work(self) -> None:
-        """Run the registered absorbers until `stop_work` is called or this is cancelled.
+        """Run the registered absorbers, runners and archivers until `stop_work` is called or this is cancelled.
 
         `stop_work` lets handlers finish for `drain` seconds; what cannot finish is handed back. Cancelling hands back
-        at once. A batch that is handed back is taken by another worker, and the attempt does not count."""
+        at once. A batch or a resumable run that is handed back is taken by another worker, and the attempt does not
+        count; a run that is not resumable fails with that reason."""
         if self._work is not None:
             raise ConfigurationError("run work once in a client: it is running already")
-        work = Work(self._core, list(self._absorbers.values()))
+        work = Work(
+            self._core, list(self._absorbers.values()), list(self._runners.values()), list(self._archivers.values())
+        )
         driver, self._work = self._driver, work
         try:
             if not self._stop_wanted:
@@ -274,6 +285,63 @@ class Holdfast:
         self._stop_wanted = True
         if self._work is not None:
             self._work.stop()
+
+    # -- runs ---------------------------------------------------------------------------------------------------
+
+    def runs(
+        self, name: str, *, kind: str = "agent", slots: int = 1, conflict: str = "reject", lease: float | None = None,
+        max_attempts: int | None = None, retention: float | None = None, max_events: int | None = None,
+        max_event_bytes: int | None = None, emit_delay: float | None = None, max_waiting: int | None = None,
+        max_queued: int | None = None, stuck_after: float | None = None, archive: bool = False,
+    ) -> Runs:  # fmt: skip
+        """A collection of agent or workflow runs. It may be made before the client is opened.
+
+        `kind`: what they are, such as "workflow". `slots`: runs of one key that may be active at once; `conflict`: what
+        `start` does where none is free ("reject", "queue", "replace", "join"). `lease`: how long a run stays its
+        owner's without a sign of life. `max_attempts`: owners that a resumable run may have. `retention`: how long one
+        that has ended can be read. `max_events` and `max_event_bytes`: what is kept of a run's events; the oldest go.
+        `emit_delay`: how long events are gathered before they are sent. `max_waiting`, `max_queued`: runs that may
+        wait for one key, and in all. `stuck_after`: report runs without progress for so long. `archive`: keep ended
+        runs listed until `archive` has stored them. What is not passed comes from the settings."""
+        spec = RunSpec(
+            self._core, name, kind=kind, slots=slots, conflict=conflict, lease=lease, max_attempts=max_attempts,
+            retention=retention, max_events=max_events, max_event_bytes=max_event_bytes, emit_delay=emit_delay,
+            max_waiting=max_waiting, max_queued=max_queued, stuck_after=stuck_after, archive=archive,
+        )  # fmt: skip
+        return Runs(self._core, lambda: self._driver, spec)
+
+    def runner(
+        self, runs: Runs, *, concurrency: int = 10, resumable: bool = False, timeout: float | None = None,
+        stop_grace: float = 10.0, stop_stuck: bool = False,
+    ) -> Callable[[RH], RH]:  # fmt: skip
+        """Decorator: execute the runs of this collection with it, in whichever process runs `work`.
+
+        At most `concurrency` at once in a process. What the handler returns is the run's result; when it raises, or
+        takes longer than `timeout` seconds, the run fails with that reason. A request to stop cancels a coroutine
+        function, which has `stop_grace` seconds to clean up; a plain function runs in a thread, with a run whose
+        methods block, and sees `run.stopping`. `resumable`: when its process dies or shuts down, another one runs it
+        again with its checkpoint, up to `max_attempts` times; otherwise it fails with that reason. `stop_stuck`: stop
+        runs that made no progress for `stuck_after` seconds."""
+
+        def register(handler: RH) -> RH:
+            if runs.name in self._runners:
+                raise ConfigurationError(f"register one runner for runs: {runs.name!r} has one")
+            self._runners[runs.name] = make_runner(
+                runs._spec, handler, concurrency=concurrency, resumable=resumable, timeout=timeout,
+                stop_grace=stop_grace, stop_stuck=stop_stuck,
+            )  # fmt: skip
+            return handler
+
+        return register
+
+    def archive(self, runs: Runs, store: Archive) -> None:
+        """Store the runs of this collection that have ended, with their events, in whichever process runs `work`.
+
+        `store` is `holdfast.memory.RunArchive`, or anything with its `keep`. The collection must be made with
+        `archive=True`, which lists its ended runs until they are stored."""
+        if not runs._spec.archive:
+            raise ConfigurationError(f"make the collection with archive=True: runs({runs.name!r}, archive=True)")
+        self._archivers[runs.name] = Archiver(self._core, runs._spec, store)
 
     # -- short-term memory --------------------------------------------------------------------------------------
 

@@ -5,10 +5,16 @@
     │   ├── InvalidId           an id that is empty, too long or of the wrong type
     │   ├── InvalidPayload      data that is neither a JSON value nor bytes
     │   │   └── TooLarge        data that is larger than allowed
+    │   ├── RunMismatch         this run id was started with something else
     │   └── UnsafeServer        the server would break the promises: eviction, too old
     ├── NotAcquired             somebody else has it; nothing is held
-    │   └── NotReplicated       granted, but too few replicas confirmed it in time; given back
+    │   ├── NotReplicated       granted, but too few replicas confirmed it in time; given back
+    │   ├── RunActive           somebody runs it, or its key has no free slot
+    │   └── RunEnded            it is over and does not run again
     ├── WouldDeadlock           this task would wait for itself
+    ├── QueueFull               too many wait already; nothing was added
+    ├── RunStopped              somebody wants this run to stop
+    ├── RunGone                 there is no such run, or no longer
     ├── LeaseLost               it was held and no longer is
     ├── Fenced                  the resource has seen a newer holder; the write was refused
     ├── Unavailable             the server was not reached or did not act; nothing happened
@@ -22,6 +28,8 @@
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 
 class HoldfastError(Exception):
@@ -62,6 +70,14 @@ class TooLarge(InvalidPayload):
     """The data is larger than allowed. Nothing was sent."""
 
 
+class RunMismatch(ConfigurationError):
+    """This run id was started before, with another input, key or kind. `run` is that run."""
+
+    def __init__(self, message: str, *, run: Any = None, **where: object) -> None:
+        self.run = run
+        super().__init__(message, **where)  # type: ignore[arg-type]
+
+
 class UnsafeServer(ConfigurationError):
     """The server is set up so that it would break promises. The message has the line that fixes it."""
 
@@ -72,6 +88,38 @@ class NotAcquired(HoldfastError):
 
 class NotReplicated(NotAcquired):
     """It was granted, but too few replicas confirmed in time, so it was given back."""
+
+
+class RunActive(NotAcquired):
+    """Somebody runs it, or its key has no free slot. `run` is who is in the way."""
+
+    def __init__(self, message: str, *, run: Any = None, **where: object) -> None:
+        self.run = run
+        super().__init__(message, **where)  # type: ignore[arg-type]
+
+
+class RunEnded(NotAcquired):
+    """The run is over and does not run again. `run` says how it ended."""
+
+    def __init__(self, message: str, *, run: Any = None, **where: object) -> None:
+        self.run = run
+        super().__init__(message, **where)  # type: ignore[arg-type]
+
+
+class QueueFull(HoldfastError):
+    """Too many wait already. Nothing was added."""
+
+
+class RunStopped(HoldfastError):
+    """Somebody wants this run to stop. Clean up and return."""
+
+    def __init__(self, message: str, *, reason: str = "", **where: object) -> None:
+        self.reason = reason
+        super().__init__(message, **where)  # type: ignore[arg-type]
+
+
+class RunGone(HoldfastError):
+    """There is no such run: it was never started, or it ended longer ago than it is kept."""
 
 
 class WouldDeadlock(HoldfastError):

@@ -68,7 +68,7 @@ class RenewFailed(Event):
 
 @dataclass(frozen=True, slots=True)
 class Lost(Event):
-    """A lease ended before it was released; `what` is `lease`, or `batch` for that of a batch."""
+    """A lease ended before it was released; `what` is `lease`, or `batch` or `run` for the lease of one."""
 
     name: str
     fence: int
@@ -197,6 +197,70 @@ class HandlerFailed(Event):
     batch: str
     attempt: int
     error: str
+
+
+@dataclass(frozen=True, slots=True)
+class RunQueued(Event):
+    """A run was started: a worker may take it, or it waits for a slot of its key."""
+
+    name: str
+    run: str
+    key: str
+    waits: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RunTaken(Event):
+    """This process became the owner of a run; an attempt above 1 says that it had an owner before."""
+
+    name: str
+    run: str
+    key: str
+    attempt: int
+    fence: int
+
+
+@dataclass(frozen=True, slots=True)
+class RunFinished(Event):
+    """A run ended here, `held` seconds after this process took it."""
+
+    name: str
+    run: str
+    key: str
+    state: str
+    reason: str
+    attempt: int
+    held: float
+
+
+@dataclass(frozen=True, slots=True)
+class RunReturned(Event):
+    """A run was handed back to the queue, for another process to go on with."""
+
+    name: str
+    run: str
+    key: str
+    attempt: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class RunStopping(Event):
+    """This process asked for a run to be stopped; `state` is what it was then."""
+
+    name: str
+    run: str
+    reason: str
+    state: str
+
+
+@dataclass(frozen=True, slots=True)
+class RunStuck(Event):
+    """A run has made no progress for so many seconds."""
+
+    name: str
+    run: str
+    seconds: float
 
 
 @dataclass(frozen=True, slots=True)

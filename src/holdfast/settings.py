@@ -50,6 +50,15 @@ class Settings:
     sweep: float = _setting(
         5.0, "About how often somebody in the fleet looks at each shard without being told to.", 0.1, 600.0
     )
+    run_retention: float = _setting(86_400.0, "How long a run that has ended can be read.", 0.05, MAX_SECONDS)
+    run_events: int = _setting(10_000, "How many events of a run are kept; the oldest go first.", 8, 10_000_000)
+    run_event_bytes: int = _setting(8_388_608, "How many bytes of a run's events are kept.", 1024, 1 << 30)
+    emit_delay: float = _setting(
+        0.02, "How long the events of a fast emitter are gathered before they are sent together.", 0.0, 60.0
+    )
+    run_waiting: int = _setting(100, "How many runs of one key may wait for a slot.", 0, 10_000)
+    run_queued: int = _setting(100_000, "How many runs of a collection may be queued or waiting.", 1, 100_000_000)
+    run_stuck: float = _setting(7200.0, "Without progress for so long, a run is reported as stuck.", 0.05, MAX_SECONDS)
     session_entries: int = _setting(100, "How many entries a session of short-term memory keeps.", 1, 10_000)
     session_ttl: float = _setting(3600.0, "How long a session of short-term memory lives unused.", 0.05, MAX_SECONDS)
     session_bytes: int = _setting(4_194_304, "How many bytes a session of short-term memory keeps.", 64, 1 << 28)

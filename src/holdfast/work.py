@@ -13,6 +13,10 @@ from holdfast.engine.aio import AsyncDriver
 from holdfast.engine.core import Core
 from holdfast.engine.threads import ThreadDriver
 from holdfast.errors import ConfigurationError
+from holdfast.runs.active import ActiveRun
+from holdfast.runs.archiver import Archiver
+from holdfast.runs.runner import Runner
+from holdfast.runs.worker import Aside, MakeRun, RunWorker
 
 END_SECONDS = 10.0
 
@@ -20,12 +24,18 @@ END_SECONDS = 10.0
 class Work:
     """The workers of one client in this process. `stop` and `end` may be called from any thread."""
 
-    def __init__(self, core: Core, absorbers: Sequence[Absorber]) -> None:
-        if not absorbers:
-            raise ConfigurationError("register something first: decorate a handler with `@hf.absorber(buffer)`")
+    def __init__(
+        self, core: Core, absorbers: Sequence[Absorber], runners: Sequence[Runner], archivers: Sequence[Archiver]
+    ) -> None:
+        if not (absorbers or runners or archivers):
+            raise ConfigurationError(
+                "register something first: decorate a handler with `@hf.absorber(buffer)` or `@hf.runner(runs)`"
+            )
         self._core = core
         self._absorbers = absorbers
-        self._workers: list[Worker] = []
+        self._runners = runners
+        self._archivers = archivers
+        self._workers: list[Worker | RunWorker | Archiver] = []
         self._tasks: list[asyncio.Task[None]] = []
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopped = threading.Event()
@@ -39,8 +49,12 @@ class Work:
             if self._stopped.is_set():
                 return
             self._workers = [
-                Worker(self._core, driver, absorber, self._batches(driver, absorber)) for absorber in self._absorbers
+                *(Worker(self._core, driver, one, self._batches(driver, one)) for one in self._absorbers),
+                *(RunWorker(self._core, driver, one, *self._runs(driver, one)) for one in self._runners),
+                *self._archivers,
             ]
+            for archiver in self._archivers:
+                archiver.use(driver)
             self._tasks = [self._loop.create_task(worker.run()) for worker in self._workers]
             if self._stopped.is_set():  # meanwhile, by another thread or a signal
                 self.stop()
@@ -72,6 +86,22 @@ class Work:
             self._threads.append(threads)
             return lambda taking: BlockingBatch(core, threads, spec, taking, terms)
         return lambda taking: Batch(core, driver, spec, taking, terms)
+
+    def _runs(self, driver: AsyncDriver, runner: Runner) -> tuple[MakeRun, Aside]:
+        """A plain function gets runs with blocking methods, whose events are sent from the keeper's loop."""
+        core, spec = self._core, runner.spec
+        if runner.blocking:
+            from holdfast.sync.active import (
+                ActiveRun as BlockingRun,  # here, because the twin's client imports this file
+            )
+
+            threads = core.thread_driver()
+            self._threads.append(threads)
+            return (
+                lambda given: BlockingRun(core, threads, spec, given),
+                lambda work: asyncio.wrap_future(core.keeper.submit(work)),
+            )
+        return lambda given: ActiveRun(core, driver, spec, given), lambda work: work(driver)
 
     def stop(self) -> None:
         """Take nothing more and finish what is under way. Any number of times."""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from holdfast.buffers.holding import Terms
 from holdfast.buffers.spec import MAX_BATCH, MAX_LEASE, MIN_TTL, BufferSpec
+from holdfast.engine.calling import is_blocking
 from holdfast.engine.core import Core
 from holdfast.engine.limits import check_count, check_seconds
 from holdfast.errors import ConfigurationError
@@ -36,8 +36,7 @@ class Absorber:
     @property
     def blocking(self) -> bool:
         """A plain function: it runs in a thread, and its batch has blocking methods."""
-        call = getattr(self.handler, "__call__", None)  # noqa: B004 - an object whose __call__ is async counts too
-        return not (inspect.iscoroutinefunction(self.handler) or inspect.iscoroutinefunction(call))
+        return is_blocking(self.handler)
 
     @property
     def triggers(self) -> str:

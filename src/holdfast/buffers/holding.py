@@ -152,6 +152,7 @@ def settle_taken(
         group=(RENEW, place.tag, place.shard.due), ttl=terms.lease, span=left / 1000, asked=asked,
         started=core.clock(), max_hold=terms.max_hold, renews=True, home=home,
     )  # fmt: skip
+    hold.what = "batch"
     hold.back = lambda: _return(core, place, token, batch, 0.0, 0, "")
     core.begin(hold)
     if core.events:

@@ -14,15 +14,15 @@ import inspect
 import logging
 import math
 import random
-import threading
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 from holdfast.buffers import holding
 from holdfast.buffers.absorber import Absorber
 from holdfast.buffers.holding import Taking
 from holdfast.buffers.spec import Shard
 from holdfast.engine.aio import AsyncDriver
+from holdfast.engine.calling import in_thread
 from holdfast.engine.core import Core
 from holdfast.engine.flow import Flow, Listen, Together, call
 from holdfast.engine.scope import AsyncScope
@@ -30,7 +30,6 @@ from holdfast.engine.signals import LOOK
 from holdfast.errors import HoldfastError, NewerPayload
 from holdfast.events import HandlerFailed, ServerWarning
 
-T = TypeVar("T")
 MakeBatch = Callable[[Taking], Any]
 SLICE = 500
 CONFIGURE_EVERY, UNHEARD = 3600.0, 60.0
@@ -237,7 +236,7 @@ class Worker:
 
     async def _call(self, batch: Any) -> None:
         handler = self._absorber.handler
-        result = await _in_thread(lambda: handler(batch)) if self._blocking else handler(batch)
+        result = await in_thread(lambda: handler(batch)) if self._blocking else handler(batch)
         if inspect.isawaitable(result):
             await result
 
@@ -308,28 +307,3 @@ class Worker:
             await self._driver.run(together())
         except HoldfastError:
             return  # whoever wakes us finds nobody listening
-
-
-async def _in_thread(function: Callable[[], T]) -> T:
-    """In a thread of its own that does not keep the process from ending: it cannot be stopped, only left behind."""
-    loop = asyncio.get_running_loop()
-    done: asyncio.Future[T] = loop.create_future()
-
-    def settle(result: Any, error: BaseException | None) -> None:
-        if not done.done():
-            if error is None:
-                done.set_result(result)
-            else:
-                done.set_exception(error)
-
-    def run() -> None:
-        try:
-            outcome: tuple[Any, BaseException | None] = (function(), None)
-        except BaseException as error:
-            odd = isinstance(error, StopIteration) or not isinstance(error, Exception)
-            outcome = (None, RuntimeError(f"the handler raised {error!r}") if odd else error)
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
-            loop.call_soon_threadsafe(settle, *outcome)
-
-    threading.Thread(target=run, name="holdfast-handler", daemon=True).start()
-    return await done

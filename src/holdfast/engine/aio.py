@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import os
+import threading
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
@@ -44,6 +46,7 @@ class AsyncDriver:
         self._timeout = timeout
         self._in_flight = in_flight
         self._loop = asyncio.get_running_loop()
+        self._thread = threading.get_ident()
         self._pid = os.getpid()
         self._shared: dict[Address, MuxConnection] = {}
         self._connecting: dict[Address, asyncio.Task[MuxConnection]] = {}
@@ -99,6 +102,21 @@ class AsyncDriver:
         """Run something that needs an event loop of its own on threads; here there is one."""
         return await main(self)
 
+    async def aside(self, work: Callable[[AsyncDriver], Awaitable[T]]) -> T:
+        """Run something on an event loop that lives as long as the client: this one."""
+        return await work(self)
+
+    def later(self, function: Callable[[AsyncDriver], None]) -> None:
+        """Call something on that loop, soon."""
+        function(self)
+
+    async def finished(self, value: Any) -> Any:
+        """What comes of a call that may have been one of a coroutine function."""
+        return await value if inspect.isawaitable(value) else value
+
+    def call_later(self, seconds: float, function: Callable[[], object]) -> asyncio.TimerHandle:
+        return self._loop.call_later(seconds, function)
+
     def _check_home(self) -> None:
         if self._closed:
             raise ConfigurationError("open a Holdfast before using it: this one was closed")
@@ -144,11 +162,17 @@ class AsyncDriver:
             return message
         waiting: asyncio.Future[None] = self._loop.create_future()
 
-        def wake(*_: object) -> None:
+        def done() -> None:
             if not waiting.done():
                 waiting.set_result(None)
 
-        timer = self._loop.call_later(effect.seconds, wake)
+        def wake() -> None:
+            if threading.get_ident() == self._thread:
+                done()
+            else:  # another loop of this process heard it
+                self._loop.call_soon_threadsafe(done)
+
+        timer = self._loop.call_later(effect.seconds, done)
         self._mailbox.park(effect.token, wake)
         try:
             await waiting
@@ -163,6 +187,11 @@ class AsyncDriver:
             return await self.hub.listen(effect.tag, effect.channel)
         except (NotSent, TimeoutError, OSError):
             return False
+
+    async def hear(self, tag: str, channel: str) -> None:
+        """Make sure that signals of a channel reach this process, where that is possible."""
+        if not self.hub.listening(channel):
+            await self._listen(Listen(tag, channel))
 
     async def refresh(self, hint: str) -> None:
         seen = self.topology.generation

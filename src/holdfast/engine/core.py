@@ -39,10 +39,13 @@ class Core:
         self.events = Events(observers)
         self.mailbox = Mailbox()
         self.mailbox.on_lost = self._told_lost
+        self.mailbox.on_stop = self._told_to_stop
         self.holds: dict[str, Hold] = {}
         self.entered: dict[tuple[str, Any], Any] = {}
         """Leases by lock key and owning task or thread: where re-entry is found."""
         self.specs: dict[Any, Any] = {}
+        self.feeds: dict[str, Any] = {}
+        """What is shared by the readers of one channel."""
         self.busy_until: dict[tuple[str, int], tuple[float, float]] = {}
         """Locks that were seen busy: when, and until when at the latest."""
         self._embedded: EmbeddedServer | None = None
@@ -143,6 +146,8 @@ class Core:
             hold.lose("forked")
         self.holds.clear()
         self.entered.clear()
+        self.feeds.clear()
+        self.mailbox.feeds.clear()
         self._name_process()
 
     # -- holds --------------------------------------------------------------------------------------------------
@@ -161,8 +166,12 @@ class Core:
         """The keeper or the server said that it is lost."""
         self.end(hold)
         if self.events:
-            what = "lease" if hold.back is None else "batch"
-            self.events.emit(Lost(hold.name, hold.fence, self.clock() - hold.started, hold.lost_reason, what))
+            self.events.emit(Lost(hold.name, hold.fence, self.clock() - hold.started, hold.lost_reason, hold.what))
+
+    def _told_to_stop(self, token: str) -> None:
+        hold = self.holds.get(token)
+        if hold is not None:
+            hold.ask_to_stop()
 
     def _told_lost(self, token: str, reason: str) -> None:
         hold = self.holds.get(token)

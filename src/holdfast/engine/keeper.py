@@ -39,7 +39,7 @@ class Hold:
     __slots__ = (
         "_lock", "_watchers", "abandoned", "adopted", "back", "bucket", "deadline", "ends", "entry", "fence",
         "given_up", "group", "home", "key", "lost_reason", "name", "not_before", "over", "renewing", "renews", "span",
-        "started", "token", "ttl",
+        "started", "stopping", "token", "ttl", "what",
     )  # fmt: skip
 
     def __init__(
@@ -68,6 +68,9 @@ class Hold:
         """Under which lock and owner it is found for re-entry."""
         self.back: Callable[[], Flow[Any]] | None = None
         """How it is given back when its client closes; None: as a lock is released."""
+        self.what = "lease"
+        self.stopping = False
+        """Somebody wants whoever holds this to stop."""
         self.bucket = 0
         self.renewing = False
         self.not_before = 0.0
@@ -92,14 +95,25 @@ class Hold:
             watcher()
         return True
 
-    def watch(self, callback: Callable[[], None]) -> Callable[[], None]:
-        """Call back once when lost (now, if it is). Answers a function that stops watching."""
+    def ask_to_stop(self) -> None:
+        """The server says that whoever holds this should stop. It stays held. Any thread, any number of times."""
         with self._lock:
+            if self.over or self.lost_reason or self.stopping:
+                return
+            self.stopping = True
+            watchers = list(self._watchers)
+        for watcher in watchers:
+            watcher()
+
+    def watch(self, callback: Callable[[], None]) -> Callable[[], None]:
+        """Call back when lost, and when asked to stop (now, if it is). Answers a function that stops watching."""
+        with self._lock:
+            now = bool(self.lost_reason or self.stopping)
             if not self.lost_reason:
                 self._watchers.append(callback)
-                return lambda: self._unwatch(callback)
-        callback()
-        return lambda: None
+        if now:
+            callback()
+        return lambda: self._unwatch(callback)
 
     def _unwatch(self, callback: Callable[[], None]) -> None:
         with self._lock:
@@ -196,6 +210,15 @@ class Keeper:
             return await work(self._driver)
 
         return asyncio.run_coroutine_threadsafe(go(), self._loop)
+
+    def call(self, function: Callable[[AsyncDriver], None]) -> None:
+        """Call something on the keeper's loop, soon."""
+        self.start()
+        self._ready.wait()
+        try:
+            self._loop.call_soon_threadsafe(function, self._driver)
+        except RuntimeError:
+            return  # the loop is closed
 
     def close(self, timeout: float) -> None:
         thread = self._thread
@@ -350,6 +373,8 @@ class Keeper:
             if hold.over:
                 continue
             if kept:
+                if kept > 1:
+                    hold.ask_to_stop()
                 self._rebucket(hold, asked + span, span)
                 if self._events:
                     self._events.emit(Renewed(hold.name, hold.fence, span))

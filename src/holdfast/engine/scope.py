@@ -14,7 +14,7 @@ from holdfast.engine.keeper import Hold
 
 
 class AsyncScope:
-    """Cancels the task that entered when the hold is lost."""
+    """Cancels the task that entered when the hold is lost, or its holder is asked to stop."""
 
     def __init__(self, hold: Hold) -> None:
         self._hold = hold
@@ -24,7 +24,7 @@ class AsyncScope:
             raise RuntimeError("enter a lock inside a task")
         self._task = task
         self._before = task.cancelling()
-        self._cancelled = False
+        self._cancels = 0
         self._left = False
         self._unwatch: Callable[[], None] = hold.watch(self._told)
 
@@ -36,15 +36,17 @@ class AsyncScope:
 
     def _cancel(self) -> None:
         if not self._left:
-            self._cancelled = True
-            self._task.cancel(f"lease lost: {self._hold.lost_reason}")
+            self._cancels += 1
+            self._task.cancel(f"lease lost: {self._hold.lost_reason}" if self._hold.lost_reason else "asked to stop")
 
     async def leave(self, error: BaseException | None) -> bool:
         """Answers True if `error` is only our own cancellation."""
         self._unwatch()
         self._left = True
-        if not self._cancelled:
+        if not self._cancels:
             return False
+        for _ in range(self._cancels - 1):
+            self._task.uncancel()
         ours = self._task.uncancel() <= self._before and isinstance(error, asyncio.CancelledError)
         if not isinstance(error, asyncio.CancelledError):
             # The body ended before the cancellation reached it: it would strike at the next await, so take it here.

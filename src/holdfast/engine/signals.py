@@ -31,6 +31,9 @@ class Mailbox:
         self._lock = threading.Lock()
         self._slots: dict[str, str | Callable[[], None] | None] = {}
         self.on_lost: Callable[[str, str], None] | None = None
+        self.on_stop: Callable[[str], None] | None = None
+        self.feeds: dict[bytes, Callable[[bytes], None]] = {}
+        """Called with each message as it came, by channel; with nothing after a reconnect."""
         self.workers: dict[str, Callable[[str], None]] = {}
         """Called with each message for a worker, and with `look` after a reconnect."""
 
@@ -57,20 +60,29 @@ class Mailbox:
         wake()
 
     def deliver(self, message: str) -> None:
-        """`grant TOKEN FENCE MS`, `try TOKEN`, `work TOKEN SHARD MS` or `lost TOKEN REASON`."""
+        """`grant TOKEN FENCE MS`, `try TOKEN`, `work TOKEN SHARD MS`, `stop TOKEN` or `lost TOKEN REASON`."""
         word, _, rest = message.partition(" ")
         token, _, detail = rest.partition(" ")
         if word == "work":
             worker = self.workers.get(token)
             if worker is not None:
                 worker(detail)
+        elif word == "stop":
+            if self.on_stop is not None:
+                self.on_stop(token)
         elif word != "lost":
             self._put(token, message)
         elif self.on_lost is not None:
             self.on_lost(token, detail)
 
+    def wake(self, token: str, message: str) -> None:
+        """From inside this process. A message that came already stays."""
+        self._put(token, message, only_if_empty=True)
+
     def deliver_all(self) -> None:
         """After a reconnect: whoever waits looks again. A message that came already stays."""
+        for feed in list(self.feeds.values()):
+            feed(b"")
         for token in list(self._slots):
             self._put(token, LOOK, only_if_empty=True)
         for worker in list(self.workers.values()):
@@ -97,6 +109,8 @@ class _Subscribed(asyncio.Protocol):
         self.transport: asyncio.Transport | None = None
         self.made_by: Any = None
         self.confirmed: dict[str, asyncio.Future[None]] = {}
+        self.leaving: dict[bytes, int] = {}
+        """Channels that we unsubscribed from and that were not confirmed yet."""
         self.closed = asyncio.get_running_loop().create_future()
 
     def data_received(self, data: bytes) -> None:
@@ -108,10 +122,18 @@ class _Subscribed(asyncio.Protocol):
                 return
             kind = reply[0]
             if kind == b"smessage":
-                self._hub.mailbox.deliver(reply[2].decode())
+                feed = self._hub.mailbox.feeds.get(reply[1])
+                if feed is None:
+                    self._hub.mailbox.deliver(reply[2].decode("utf-8", "replace"))
+                else:
+                    feed(reply[2])
             elif kind == b"ssubscribe" and (waiting := self.confirmed.get(reply[1].decode())) is not None:
                 if not waiting.done():
                     waiting.set_result(None)
+            elif kind == b"sunsubscribe" and self.leaving.get(reply[1], 0) > 0:
+                self.leaving[reply[1]] -= 1
+                if not self.leaving[reply[1]]:
+                    del self.leaving[reply[1]]
             elif kind == b"sunsubscribe":
                 # The slot moved away: whoever listens must find its new place.
                 self.drop(NotSent("the slot moved"))
@@ -176,6 +198,21 @@ class SignalHub:
             await asyncio.wait_for(self._subscribe(tag, channel), self._timeout)
         return True
 
+    def unlisten(self, channel: str) -> None:
+        """Nobody here wants this channel any more, unless somebody new does."""
+        if channel.encode() in self.mailbox.feeds or self._channels.pop(channel, None) is None:
+            return
+        for live in self._live.values():
+            known = live.confirmed.pop(channel, None)
+            if known is None or live.closed.done():
+                continue
+            if not known.done():
+                known.cancel()
+            raw = channel.encode()
+            live.leaving[raw] = live.leaving.get(raw, 0) + 1
+            assert live.transport is not None
+            live.transport.write(pack(b"SUNSUBSCRIBE", raw))
+
     async def _subscribe(self, tag: str, channel: str) -> None:
         address = self._topology.address(tag)
         if address is None:
@@ -220,7 +257,8 @@ class SignalHub:
             with contextlib.suppress(Exception):  # whatever it is, the next try may do better
                 await self._refresh("subscription lost")
                 for channel in list(wanted):
-                    await self.listen(self._channels[channel], channel)
+                    if channel in self._channels:
+                        await self.listen(self._channels[channel], channel)
                     wanted.remove(channel)
                 break
             await asyncio.sleep(backoff(attempt))

@@ -149,6 +149,21 @@ class ThreadDriver:
 
         return asyncio.run(run())
 
+    def aside(self, work: Callable[[AsyncDriver], Awaitable[T]]) -> T:
+        """Run something on an event loop that lives as long as the client: the keeper's."""
+        return self._keeper.submit(work).result()
+
+    def later(self, function: Callable[[AsyncDriver], None]) -> None:
+        """Call something on that loop, soon."""
+        self._keeper.call(function)
+
+    def finished(self, value: Any) -> Any:
+        """What comes of a call; one of a coroutine function cannot be finished in a thread."""
+        if asyncio.iscoroutine(value):
+            value.close()
+            raise ConfigurationError("pass a plain function here: this one is a coroutine function")
+        return value
+
     def _forked(self) -> None:
         """The sockets are the parent's: close our copies without a word on the wire."""
         self._pid = os.getpid()

@@ -1,10 +1,24 @@
 """The blocking twin: the same names, for threads. Generated from the asyncio classes by `make sync`."""
 
+from holdfast.sync.active import ActiveRun
 from holdfast.sync.batch import Batch
 from holdfast.sync.buffer import Buffer
 from holdfast.sync.client import Holdfast
 from holdfast.sync.lease import Lease
 from holdfast.sync.lock import AllLocks, Lock, ReadWriteLock, Semaphore
+from holdfast.sync.runs import Runs
 from holdfast.sync.sessions import Sessions
 
-__all__ = ["AllLocks", "Batch", "Buffer", "Holdfast", "Lease", "Lock", "ReadWriteLock", "Semaphore", "Sessions"]
+__all__ = [
+    "ActiveRun",
+    "AllLocks",
+    "Batch",
+    "Buffer",
+    "Holdfast",
+    "Lease",
+    "Lock",
+    "ReadWriteLock",
+    "Runs",
+    "Semaphore",
+    "Sessions",
+]

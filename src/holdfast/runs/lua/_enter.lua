@@ -1,0 +1,26 @@
+-- include move
+-- A new run: in the queue, or waiting for a slot of its key.
+local function create(key, waits, limits, digest, input, kind, archive)
+  slots, retention, max_events, max_bytes = unpack_('>I2I5I4I5', limits)
+  flags = (archive and ARCHIVE or 0) + (waits and WAITS or 0)
+  state, attempt, tries, fence, deadline, span, token = QUEUED, 0, 0, 0, 0, 0, ''
+  created, started, ended, progress, stop_at = now, 0, 0, 0, 0
+  last_ms, last_seq, kept, bytes, dropped, gone_ms, gone_seq, batch, saved_ms, saved_seq = 0, 0, 0, 0, 0, 0, 0, 0, 0, 0
+  write('d', digest, 'i', input, 'k', key, 'y', kind)
+  call('ZADD', base .. 'is:queued', now, id)
+  if waits then
+    call('ZADD', base .. 'w:' .. key, now_us, id)
+  else
+    if key ~= '' then call('ZADD', base .. 'a:' .. key, now_us, id) end
+    call('ZADD', base .. 'due', now_us, id)
+  end
+end
+
+-- Ends those with a slot of the key whose owner is lost. Answers those that still have one, the oldest first.
+local function active(key)
+  for _, run in ipairs(call('ZRANGE', base .. 'a:' .. key, 0, -1)) do
+    if read(run) then judge() else call('ZREM', base .. 'a:' .. key, run) end
+  end
+  promote(key)  -- the key may have more slots than before
+  return call('ZRANGE', base .. 'a:' .. key, 0, -1)
+end

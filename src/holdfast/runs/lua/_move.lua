@@ -1,0 +1,122 @@
+-- include emit
+-- Tells one idle worker that a run is there. A dead one does not listen and is forgotten.
+local function wake()
+  for _ = 1, 16 do
+    local worker = call('ZPOPMAX', base .. 'idle')[1]
+    if not worker then return end
+    if call('SPUBLISH', base .. 'sig:' .. string.sub(worker, 1, 16), 'work ' .. worker .. ' 0') > 0 then return end
+  end
+end
+
+-- From one state to another; the index that the run leaves and the one that it enters.
+local function enter(new, score)
+  if state ~= new then
+    call('ZREM', base .. 'is:' .. STATES[state], id)
+    state = new
+  end
+  call('ZADD', base .. 'is:' .. STATES[new], score, id)
+end
+
+local function disown(owner)
+  if owner and owner ~= '' then call('ZREM', base .. 'o:' .. owner, id) end
+end
+
+-- Gives free slots of a key to those that wait, first come first served. Other runs than the caller's are read: it must
+-- have written its own down.
+local function promote(key)
+  while true do
+    local head = call('ZRANGE', base .. 'w:' .. key, 0, 0, 'WITHSCORES')
+    if not head[1] then return end
+    if not read(head[1]) then
+      call('ZREM', base .. 'w:' .. key, head[1])
+    else
+      if call('ZCARD', base .. 'a:' .. key) >= slots then return end
+      call('ZREM', base .. 'w:' .. key, id)
+      call('ZADD', base .. 'a:' .. key, head[2], id)
+      unset(WAITS)
+      write()
+      call('ZADD', base .. 'due', head[2], id)
+      wake()
+    end
+  end
+end
+
+-- Ends the run, for good: state, last event, indexes, life. Reads other runs if its key has some that wait.
+local function finish(new, reason, result)
+  local run, life = id, retention
+  local owner, key = unpack(call('HMGET', base .. 'r:' .. id, 'o', 'k'))
+  disown(owner)
+  local place = (state == QUEUED and not has(GUARD)) and 'due' or 'held'
+  add(1, 'x', STATES[new], 'reason', reason, 'result', result)
+  ended, deadline = now, 0
+  enter(new, now)
+  call('ZREMRANGEBYSCORE', base .. 'is:' .. STATES[new], '-inf', now - life)
+  write('w', reason, 'v', result)
+  call('ZREM', base .. place, id)
+  call('PEXPIRE', base .. 'r:' .. id, life)
+  call('PEXPIRE', base .. 'e:' .. id, life)
+  if has(STEPS) then call('UNLINK', base .. 's:' .. id) end
+  if has(ARCHIVE) then call('ZADD', base .. 'arch', now, id) end
+  if key and key ~= '' then
+    call('ZREM', base .. 'a:' .. key, id)
+    call('ZREM', base .. 'w:' .. key, id)
+    call('ZADD', base .. 'h:' .. key, now, id)
+    call('ZREMRANGEBYSCORE', base .. 'h:' .. key, '-inf', now - life)
+    call('PEXPIRE', base .. 'h:' .. key, life)
+    promote(key)
+    read(run)
+  end
+end
+
+-- Back to the queue: nobody has it. One that was claimed by somebody who is no runner waits for that one's return.
+local ORPHAN = 7200000
+local function requeue(at)
+  disown(call('HGET', base .. 'r:' .. id, 'o'))
+  deadline, span = 0, 0
+  enter(QUEUED, now)
+  write('o', '')
+  if has(GUARD) then
+    call('ZADD', base .. 'held', now + ORPHAN, id)
+  else
+    call('ZREM', base .. 'held', id)
+    call('ZADD', base .. 'due', at, id)
+    if at <= now_us then wake() end
+  end
+end
+
+-- After its owner's time is over: ended, or back in the queue. Whoever comes along does this, so that nothing says
+-- "running" for ever.
+local function judge()
+  if state > STOPPING or owned() then return end
+  if state == QUEUED then
+    if has(GUARD) and tonumber(call('ZSCORE', base .. 'held', id) or 0) <= now then finish(FAILED, 'worker lost', '') end
+  elseif stop_at > 0 then
+    finish(STOPPED, call('HGET', base .. 'r:' .. id, 'p') or '', '')
+  elseif attempt >= tries then
+    finish(FAILED, 'worker lost', '')
+  else
+    requeue(created * 1000)
+  end
+end
+
+-- Judges those whose owner's time is over, a number of them.
+local function sweep()
+  for _, run in ipairs(call('ZRANGEBYSCORE', base .. 'held', '-inf', now, 'LIMIT', 0, 32)) do
+    if not read(run) then
+      call('ZREM', base .. 'held', run)
+    elseif owned() then
+      call('ZADD', base .. 'held', deadline, run)
+    else
+      judge()
+    end
+  end
+end
+
+-- Ms until somebody must look again; -1: nothing is queued or running.
+local function ms_to_next()
+  local first = call('ZRANGE', base .. 'due', 0, 0, 'WITHSCORES')[2]
+  local over = call('ZRANGE', base .. 'held', 0, 0, 'WITHSCORES')
+  local at = first and math.ceil(first / 1000)
+  if over[1] and over[1] ~= '!' then at = math.min(at or over[2], tonumber(over[2])) end
+  return at and math.max(0, at - now) or -1
+end

@@ -1,0 +1,73 @@
+-- include time
+-- All runs of a collection live in one slot, so that one script sees a run, its key and the queue together.
+--
+-- base .. r:<run>    hash   m record, d digest of what it was started with, i input, k key, y kind, o owner, c checkpoint,
+--                           v result, w reason, p why it should stop
+-- base .. s:<run>    hash   results of finished steps by name
+-- base .. e:<run>    stream events: b <count (2), then each: size (4), payload> | r <attempt> <after> | x <state> <reason> <result>
+-- base .. due        zset   queued runs by the time (us) from which a worker may take them: by arrival
+-- base .. held       zset   owned runs by the end of their lease (ms), and `!` with the last fence
+-- base .. idle       zset   workers that wait for a run, by the time of their last look
+-- base .. is:<state> zset   runs by state: by arrival, last progress, or time of the end
+-- base .. a:<key>    zset   runs that have a slot of the key, by arrival
+-- base .. w:<key>    zset   runs that wait for a slot, by arrival
+-- base .. h:<key>    zset   runs of the key that have ended, by time
+-- base .. o:<owner>  zset   runs that an owner has
+-- base .. arch       zset   ended runs that are to be archived
+-- base .. sig:<client>, ev:<run>   channels
+--
+-- Record: version, state, flags, attempt, attempts it may have, fence, until when it is owned, for how many ms it was
+-- given, times of creation, start, end, last progress and stop; the last event's id, events kept, their bytes, events
+-- dropped, the last one's id, the last batch of events, the last event's id at the checkpoint; slots of its key,
+-- life after the end, bounds of its events. After them: the owner's token.
+local META = '>I1I1I1I2I2I8I6I5I6I6I6I6I6I6I4I4I5I5I6I4I5I6I4I2I5I4I5'
+local META_SIZE = 121
+local QUEUED, RUNNING, STOPPING, COMPLETED, FAILED, STOPPED = 1, 2, 3, 4, 5, 6
+local STATES = {'queued', 'running', 'stopping', 'completed', 'failed', 'stopped'}
+-- Flags: kept for the archive; claimed by somebody who is not a runner; said to be stuck; waits for a slot; has steps.
+local ARCHIVE, GUARD, STUCK, WAITS, STEPS = 1, 2, 4, 8, 16
+local unpack_, pack_ = struct.unpack, struct.pack
+local base, id
+local state, flags, attempt, tries, fence, deadline, span, created, started, ended, progress, stop_at
+local last_ms, last_seq, kept, bytes, dropped, gone_ms, gone_seq, batch, saved_ms, saved_seq
+local slots, retention, max_events, max_bytes, token
+
+local function has(flag) return flags % (2 * flag) >= flag end
+local function set(flag) if not has(flag) then flags = flags + flag end end
+local function unset(flag) if has(flag) then flags = flags - flag end end
+
+-- False if there is no such run.
+local function read(run)
+  id = run
+  local meta = call('HGET', base .. 'r:' .. id, 'm')
+  if not meta then return false end
+  local version
+  version, state, flags, attempt, tries, fence, deadline, span, created, started, ended, progress, stop_at,
+    last_ms, last_seq, kept, bytes, dropped, gone_ms, gone_seq, batch, saved_ms, saved_seq,
+    slots, retention, max_events, max_bytes = unpack_(META, meta)
+  if version ~= 1 then error('run a newer version here: a newer one wrote this run') end
+  token = string.sub(meta, META_SIZE + 1)
+  return true
+end
+
+-- Writes the record down, with more fields if given.
+local function write(...)
+  call('HSET', base .. 'r:' .. id, 'm', pack_(META, 1, state, flags, attempt, tries, fence, deadline, span, created, started,
+    ended, progress, stop_at, last_ms, last_seq, kept, bytes, dropped, gone_ms, gone_seq, batch, saved_ms, saved_seq,
+    slots, retention, max_events, max_bytes) .. token, ...)
+end
+
+-- Is it owned by somebody whose time is not over? Further away than it was given for: the server's clock was set back,
+-- and a dead owner must not gain by it.
+local function owned()
+  return (state == RUNNING or state == STOPPING) and deadline > now and deadline - now <= span
+end
+
+local function mine(holder)
+  return token == holder and owned()
+end
+
+-- What a caller is told of a run.
+local function describe(run)
+  return call('HMGET', base .. 'r:' .. run, 'm', 'k', 'y', 'o', 'w', 'p', 'i', 'v')
+end

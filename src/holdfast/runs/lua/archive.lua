@@ -1,0 +1,22 @@
+#!lua flags=allow-oom
+-- runs/archive        retry: safe
+-- KEYS  1 arch        zset
+-- ARGV  1 base        what the collection's keys start with
+--       2 count       runs at most
+--       3.. runs      that were stored: they need not be listed any more
+-- returns found
+-- found: how many are left, how many were gone before they were stored, then the ids
+
+-- include time
+for i = 3, #ARGV do call('ZREM', KEYS[1], ARGV[i]) end
+local gone, answer = 0, {'found', 0, 0}
+for _, run in ipairs(call('ZRANGE', KEYS[1], 0, tonumber(ARGV[2]) - 1)) do
+  if call('EXISTS', ARGV[1] .. 'r:' .. run) == 1 then
+    answer[#answer + 1] = run
+  else
+    call('ZREM', KEYS[1], run)
+    gone = gone + 1
+  end
+end
+answer[2], answer[3] = call('ZCARD', KEYS[1]), gone
+return answer

@@ -1,0 +1,61 @@
+#!lua
+-- runs/start          retry: safe
+-- KEYS  1 run         hash
+-- ARGV  1 base        what the collection's keys start with
+--       2 run         as it stands in keys
+--       3 digest      of key, kind and input: the same run id with another one is a mistake
+--       4 limits      slots (2 bytes), ms it lives after its end (5), events (4), bytes of events (5)
+--       5 key         as it stands in keys; empty: none
+--       6 conflict    reject | queue | replace | join
+--       7 kind
+--       8 input
+--       9 waiting     runs that may wait for this key
+--      10 queued      runs that may be queued in the collection
+--      11 archive     1: keep it listed for the archive
+-- returns created | exists | mismatch | busy | joined | full
+-- created, exists, mismatch: server ms, run, record; busy, joined: the same of the run that has the slot
+-- full: key or collection, how many; replace stops who has the slot, and the new run waits for its end
+
+-- include enter
+-- include halt
+base = ARGV[1]
+local run, key = ARGV[2], ARGV[5]
+if read(run) then
+  judge()
+  local same = call('HGET', KEYS[1], 'd') == ARGV[3]
+  return {same and 'exists' or 'mismatch', now, run, describe(run)}
+end
+local queued = call('ZCARD', base .. 'is:queued')
+if queued >= tonumber(ARGV[10]) then return {'full', 'collection', queued} end
+local waits = false
+if key ~= '' then
+  local holders, most = active(key), unpack_('>I2', ARGV[4])
+  local waiting = call('ZRANGE', base .. 'w:' .. key, 0, -1)
+  if ARGV[6] == 'replace' and #holders + #waiting >= most then
+    for _, other in ipairs(waiting) do
+      if read(other) then halt('replaced by ' .. run) end
+    end
+    local going = 0
+    for i = #holders, 1, -1 do
+      if read(holders[i]) and stop_at > 0 then going = going + 1 end
+    end
+    for _, other in ipairs(holders) do
+      if #holders - going < most then break end
+      if read(other) and stop_at == 0 then
+        halt('replaced by ' .. run)
+        going = going + 1
+      end
+    end
+    holders, waiting = call('ZRANGE', base .. 'a:' .. key, 0, -1), {}
+  end
+  if #holders >= most or #waiting > 0 then
+    if ARGV[6] == 'reject' then return {'busy', now, holders[1], describe(holders[1])} end
+    if ARGV[6] == 'join' then return {'joined', now, holders[#holders], describe(holders[#holders])} end
+    if #waiting >= tonumber(ARGV[9]) then return {'full', 'key', #waiting} end
+    waits = true
+  end
+end
+id = run
+create(key, waits, ARGV[4], ARGV[3], ARGV[8], ARGV[7], ARGV[11] == '1')
+if not waits then wake() end
+return {'created', now, run, describe(run)}

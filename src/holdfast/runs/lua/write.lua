@@ -1,0 +1,37 @@
+#!lua
+-- runs/write          retry: opid
+-- KEYS  1 run         hash
+-- ARGV  1 base        what the collection's keys start with
+--       2 run         as it stands in keys
+--       3 token
+--       4 batch       number of this write by this owner: a repeated one is known by it
+--       5 events      count (2 bytes), then each: size (4), payload; empty: none
+--       6 what        c checkpoint, s step; empty: neither
+--       7 data        of the checkpoint or step
+--       8 name        of the step
+-- returns written | replayed | not_held
+-- written, replayed: 1 if it should stop, old events dropped
+
+-- include emit
+base = ARGV[1]
+if not read(ARGV[2]) or not mine(ARGV[3]) then return {'not_held'} end
+local number, lost = tonumber(ARGV[4]), 0
+if number <= batch then return {'replayed', stop_at > 0 and 1 or 0, 0} end
+batch = number
+if ARGV[5] ~= '' then lost = emit(ARGV[5]) end
+-- The index by progress is kept about right: it only has to find runs that made none for long.
+if state == RUNNING and now - progress > 10000 then call('ZADD', base .. 'is:running', now, id) end
+progress = now
+unset(STUCK)
+if ARGV[6] == 'c' then
+  saved_ms, saved_seq = last_ms, last_seq
+  write('c', ARGV[7])
+elseif ARGV[6] == 's' then
+  call('HSET', base .. 's:' .. id, ARGV[8], ARGV[7])
+  set(STEPS)
+  saved_ms, saved_seq = last_ms, last_seq
+  write()
+else
+  write()
+end
+return {'written', stop_at > 0 and 1 or 0, lost}
