@@ -9,9 +9,14 @@ from pathlib import Path
 
 from rich.console import Console
 
-from . import buffers, harness, locks, report, sessions
+from . import buffers, harness, locks, report, runs, sessions
 
-AREAS = {"locks": locks.scenarios, "buffers": buffers.scenarios, "sessions": sessions.scenarios}
+AREAS = {
+    "locks": locks.scenarios,
+    "buffers": buffers.scenarios,
+    "sessions": sessions.scenarios,
+    "runs": runs.scenarios,
+}
 HERE = Path(__file__).resolve().parent
 
 

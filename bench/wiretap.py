@@ -1,4 +1,4 @@
-"""Counts the commands that clients send, by relaying their connections and parsing what passes.
+"""Counts what clients send and get, by relaying their connections and parsing what passes.
 
 The server's own counters cannot answer this: INFO commandstats, CLIENT LIST tot-cmds and the command log of Valkey
 all count the commands called inside scripts too (tried: one EVAL with ten calls adds eleven to each of them). So the
@@ -17,11 +17,14 @@ import hiredis
 
 
 class WireTap:
-    """A relay on a free loopback port in front of the server's; `commands` is what has passed so far."""
+    """A relay on a free loopback port in front of the server's; `commands` is what has passed so far.
+
+    `answered` are the bytes that the server has sent through it."""
 
     def __init__(self, port: int) -> None:
         self._target = ("127.0.0.1", port)
         self.commands = 0
+        self.answered = 0
 
     def __enter__(self) -> Self:
         self._listener = socket.create_server(("127.0.0.1", 0), backlog=256)
@@ -71,7 +74,9 @@ class WireTap:
             data = b""
         if not data:
             self._hang_up(source, target)
-        elif requests is not None:
+        elif requests is None:
+            self.answered += len(data)
+        else:
             requests.feed(data)  # a request has the same form as a reply: an array of strings
             while requests.gets() is not False:
                 self.commands += 1

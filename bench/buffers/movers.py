@@ -25,10 +25,18 @@ PACKAGES = {
     "saq": ("saq", "redis"),
     "taskiq": ("taskiq", "taskiq-redis", "redis"),
     "arq": ("arq", "redis"),
+    "pydocket": ("pydocket", "redis"),
+    "celery": ("celery", "kombu", "redis"),
 }
 """Peers, and the packages whose versions are shown."""
-OPTIONS = {"arq-10ms": ("arq", "0.01")}
+OPTIONS = {
+    "arq-10ms": ("arq", "0.01"),
+    "pydocket-10ms": ("pydocket", "0.01"),
+    "runs-threads": ("runs", "threads"),
+}
 """The same with an option of its worker."""
+OURS = {"holdfast": "bench.buffers.holdfast_mover", "runs": "bench.runs.holdfast_runner"}
+"""Our own programs, in the environment of the bench."""
 
 
 def holdfast(name: str, lib: str) -> Contestant:
@@ -42,11 +50,10 @@ def peer(name: str, lib: str, mode: str = "") -> Contestant:
 
 
 def command(lib: str, role: str, *arguments: object) -> list[str]:
-    if lib == "holdfast":
-        start = [sys.executable, "-m", "bench.buffers.holdfast_mover"]
-        option = ""
+    lib, option = OPTIONS.get(lib, (lib, ""))
+    if lib in OURS:
+        start = [sys.executable, "-m", OURS[lib]]
     else:
-        lib, option = OPTIONS.get(lib, (lib, ""))
         start = [peers.environment(lib).python, "-m", f"bench.peers.python.{lib}_peer"]
     return [*start, role, *map(str, arguments), *([option] if option and role == "work" else [])]
 
@@ -70,10 +77,11 @@ class Moved:
 
 
 def run(
-    server: Server, lib: str, *, processes: int, messages: int, users: int, group: int, pace_ms: float, limit: float
-) -> Moved:
+    server: Server, lib: str, *, processes: int, messages: int, users: int, group: int, pace_ms: float, limit: float,
+    concurrency: int = CONCURRENCY,
+) -> Moved:  # fmt: skip
     """Put messages in from one process until all were seen by the handlers of `processes` workers."""
-    working = command(lib, "work", server.addr, CONCURRENCY)
+    working = command(lib, "work", server.addr, concurrency)
     putting = command(lib, "put", server.addr, messages, users, group, pace_ms)
     with fleet.started([putting] + [working] * processes) as (putter, *workers):
         time.sleep(SETTLE)
@@ -94,6 +102,20 @@ def run(
         delays_us=delays,
         server_cpu=cpu,
     )
+
+
+def drain(server: Server, lib: str, *, messages: int, users: int, concurrency: int, limit: float) -> float:
+    """Put all messages in, one by one, then start one worker: messages per second from its first to its last."""
+    putting = command(lib, "put", server.addr, messages, users, 1, 0)
+    with fleet.started([putting]) as putters, fleet.limited(putters, limit, "putting all messages"):
+        putters[0].say_go()
+        put = json.loads(putters[0].line())
+    with contextlib.ExitStack() as stack:
+        workers = stack.enter_context(fleet.started([command(lib, "work", server.addr, concurrency)]))
+        stack.enter_context(fleet.limited(workers, limit, "draining all messages"))
+        latest, _ = _collect(stack.enter_context(_listening(workers)), put["messages"])
+    report = latest[0]
+    return float((report["messages"] - 1) / (report["last"] - report["first"]) * 1e9)
 
 
 @contextlib.contextmanager

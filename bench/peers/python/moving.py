@@ -1,4 +1,4 @@
-"""Moving messages from those who send them to a handler that only counts: what every contestant of `absorb` runs.
+"""Moving messages from those who send them to a handler that only counts: what contestants of `absorb` and `noop` run.
 
     python -m bench.peers.python.NAME_peer work ADDR CONCURRENCY [OPTION]
     python -m bench.peers.python.NAME_peer put ADDR MESSAGES USERS GROUP PACE_MS
@@ -38,22 +38,26 @@ def message(number: int) -> Message:
 
 
 class Tally:
-    """What the handler of one process has seen. `add` is all that a handler does."""
+    """What the handler of one process has seen. `add` is all that a handler does, also in threads."""
 
     def __init__(self) -> None:
         self.messages = 0
         self.batches = 0
+        self.first = 0
         self.last = 0
         self.delays: list[float] = []
+        self._lock = threading.Lock()
 
     def add(self, messages: Sequence[Message]) -> None:
         now = time.monotonic_ns()
-        self.messages += len(messages)
-        self.batches += 1
-        self.last = now
-        sent = messages[-1].get("sent")
-        if sent is not None:
-            self.delays.append((now - sent) / 1e3)
+        with self._lock:
+            self.messages += len(messages)
+            self.batches += 1
+            self.first = self.first or now
+            self.last = now
+            sent = messages[-1].get("sent")
+            if sent is not None:
+                self.delays.append((now - sent) / 1e3)
 
     def report(self) -> None:
         """Print the counts whenever they have changed, until the process ends."""
@@ -61,10 +65,11 @@ class Tally:
         while True:
             time.sleep(REPORT_EVERY)
             if self.messages != said:
-                said = self.messages
-                delays, self.delays = self.delays, []
-                figures = {"messages": said, "batches": self.batches, "last": self.last, "delays_us": delays}
-                print(json.dumps(figures), flush=True)
+                with self._lock:
+                    said = self.messages
+                    figures = {"messages": said, "batches": self.batches, "first": self.first, "last": self.last}
+                    delays, self.delays = self.delays, []
+                print(json.dumps(figures | {"delays_us": delays}), flush=True)
 
 
 def ready(tally: Tally) -> None:

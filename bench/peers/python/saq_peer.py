@@ -1,4 +1,7 @@
-"""SAQ: jobs on Redis lists. Results and finished jobs are not kept (ttl -1); otherwise its defaults."""
+"""SAQ: jobs on Redis lists. Results and finished jobs are not kept (ttl -1), two attempts; otherwise its defaults.
+
+By default a job has one attempt, and is given up when its worker dies: with two it is run again.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,7 @@ async def sender(addr: str) -> AsyncIterator[Put]:
     await queue.connect()
 
     async def put(user: str, messages: Sequence[Message]) -> None:
-        await queue.enqueue("absorb", user=user, messages=messages, ttl=-1)
+        await queue.enqueue("absorb", user=user, messages=messages, ttl=-1, retries=2)
 
     yield put
 

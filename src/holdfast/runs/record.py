@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,7 +17,7 @@ from holdfast.runs.spec import ENDED, HEAD, PER_EVENT, STATES
 Position = tuple[int, int]
 START: Position = (0, 0)
 _POSITION = re.compile(r"(\d{1,15})-(\d{1,10})")
-_SIZES = (1, 1, 1, 2, 2, 8, 6, 5, 6, 6, 6, 6, 6, 6, 4, 4, 5, 5, 6, 4, 5, 6, 4, 2, 5, 4, 5)
+_RECORD = struct.Struct(">BBBHHQQIQQQQQQIIQIQIIQIHQIQ")
 _VERSION = 1
 _WAITS = 8
 
@@ -92,12 +93,8 @@ def shown(at: Position) -> str:
 
 def parse_run(run: str | bytes, fields: Sequence[Any]) -> Run:
     """From `m k y o w p i v` of a run's hash, or without the last two."""
-    numbers, at, meta = [], 0, fields[0]
-    for size in _SIZES:
-        numbers.append(int.from_bytes(meta[at : at + size], "big"))
-        at += size
     (version, state, flags, attempt, _, fence, deadline, span, created, started, ended, progress, _, last_ms, last_seq,
-     kept, _, dropped) = numbers[:18]  # fmt: skip
+     kept, _, dropped) = _RECORD.unpack_from(fields[0])[:18]  # fmt: skip
     if version != _VERSION:
         raise ServerError("run a newer version here: a newer one wrote this run")
     key, kind, owner, reason, stop_reason = (_text(value) for value in fields[1:6])

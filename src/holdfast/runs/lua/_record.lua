@@ -20,8 +20,8 @@
 -- given, times of creation, start, end, last progress and stop; the last event's id, events kept, their bytes, events
 -- dropped, the last one's id, the last batch of events, the last event's id at the checkpoint; slots of its key,
 -- life after the end, bounds of its events. After them: the owner's token.
-local META = '>I1I1I1I2I2I8I6I5I6I6I6I6I6I6I4I4I5I5I6I4I5I6I4I2I5I4I5'
-local META_SIZE = 121
+local META = '>I1I1I1I2I2I8I8I4I8I8I8I8I8I8I4I4I8I4I8I4I4I8I4I2I8I4I8'
+local META_SIZE = 145
 local QUEUED, RUNNING, STOPPING, COMPLETED, FAILED, STOPPED = 1, 2, 3, 4, 5, 6
 local STATES = {'queued', 'running', 'stopping', 'completed', 'failed', 'stopped'}
 -- Flags: kept for the archive; claimed by somebody who is not a runner; said to be stuck; waits for a slot; has steps.
