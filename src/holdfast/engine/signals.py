@@ -224,7 +224,7 @@ class SignalHub:
             live.confirmed[channel] = asyncio.get_running_loop().create_future()
             assert live.transport is not None
             live.transport.write(pack(b"SSUBSCRIBE", channel))
-        await live.confirmed[channel]
+        await asyncio.shield(live.confirmed[channel])  # who gives up waiting must not end it for others
 
     async def _connect(self, address: Address) -> _Subscribed:
         made = self._topology.aio_connection(address)

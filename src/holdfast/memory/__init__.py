@@ -14,11 +14,13 @@ from holdfast.memory.chat import ChatModelAgent
 from holdfast.memory.entry import Entry, Forgotten, NewEntry
 from holdfast.memory.failures import BudgetExceeded, ModelError
 from holdfast.memory.memory import Memory
+from holdfast.memory.runs import ArchivedRun, RunArchive
 from holdfast.memory.store import Store
 
 __all__ = [
     "AbsorbableBatch",
     "Agent",
+    "ArchivedRun",
     "BatchMessage",
     "BatchPair",
     "Budget",
@@ -29,6 +31,7 @@ __all__ = [
     "Memory",
     "ModelError",
     "NewEntry",
+    "RunArchive",
     "Store",
     "Verbatim",
 ]

@@ -4,6 +4,7 @@
     <prefix>_fences        SqlGuard: the highest fence of each buffer and user, under a digest
     <prefix>_checkpoints   one row for each batch and agent that is done
     <prefix>_entries       what is remembered
+    <prefix>_runs          runs that have ended, with their events
     <prefix>_index         SQLite: the full-text index, kept in step by triggers (PostgreSQL: a column of entries)
 
 A step is never changed once it is released; the next change is a new step. A step is applied in one transaction, in
@@ -52,6 +53,15 @@ class Tables:
             sa.Column("checkpoint", sa.BigInteger), sa.Column("user_key", sa.Text), sa.Column("kind", sa.Text),
             sa.Column("content", sa.Text), sa.Column("data", sa.Text), sa.Column("position", sa.Integer),
             sa.Column("at", sa.Double), sa.Column("terms", sa.Text), sa.Column("source", sa.Text),
+        )  # fmt: skip
+
+        self.runs = sa.Table(
+            f"{prefix}_runs", meta,
+            sa.Column("collection", sa.Text), sa.Column("run", sa.Text), sa.Column("run_key", sa.Text),
+            sa.Column("kind", sa.Text), sa.Column("state", sa.Text), sa.Column("reason", sa.Text),
+            sa.Column("attempt", sa.Integer), sa.Column("created", sa.Double), sa.Column("started", sa.Double),
+            sa.Column("ended", sa.Double), sa.Column("input", sa.Text), sa.Column("result", sa.Text),
+            sa.Column("events", sa.Text),
         )  # fmt: skip
 
     @property
@@ -151,8 +161,22 @@ def _once_per_message(connection: Connection, database: Database, tables: Tables
     connection.exec_driver_sql(f"CREATE UNIQUE INDEX {p}_entries_source ON {p}_entries (user_key, source)")
 
 
+def _runs(connection: Connection, database: Database, tables: Tables) -> None:
+    p = tables.prefix
+    for statement in (
+        f"CREATE TABLE {p}_runs (collection TEXT NOT NULL, run TEXT NOT NULL, run_key TEXT, kind TEXT NOT NULL, "
+        "state TEXT NOT NULL, reason TEXT NOT NULL, attempt INTEGER NOT NULL, created DOUBLE PRECISION NOT NULL, "
+        "started DOUBLE PRECISION, ended DOUBLE PRECISION, input TEXT NOT NULL, result TEXT NOT NULL, "
+        # An id may be used again when the server has forgotten the run; the time tells the two apart.
+        "events TEXT NOT NULL, PRIMARY KEY (collection, run, created))",
+        f"CREATE INDEX {p}_runs_ended ON {p}_runs (collection, ended)",
+        f"CREATE INDEX {p}_runs_key ON {p}_runs (collection, run_key, ended)",
+    ):
+        connection.exec_driver_sql(statement)
+
+
 Step = Callable[[Connection, Database, Tables], None]
-STEPS: tuple[Step, ...] = (_tables, _full_text, _once_per_message)
+STEPS: tuple[Step, ...] = (_tables, _full_text, _once_per_message, _runs)
 
 
 # -- taking them ------------------------------------------------------------------------------------------------------

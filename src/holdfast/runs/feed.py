@@ -167,6 +167,8 @@ class Reader:
                 events = yield from self._ask(feed)
             if events:
                 return self._seen_now(events)
+            if self.over:
+                return []
             now = core.clock()
             if self._timeout is not None and now - self._heard >= self._timeout:
                 raise TimeoutError(f"no event of run {self._place.run!r} for {self._timeout:g} s")
@@ -186,26 +188,33 @@ class Reader:
 
     def _ask(self, feed: Feed) -> Flow[list[Event]]:
         """Ask the server, unless another reader does just that; then wait for its answer."""
-        seen, core = self._seen, self._core
+        seen = self._seen
         if seen in feed.asking:
             yield Await(self._token, CHECK)
             return feed.pages.get(seen, [])
         feed.asking.add(seen)
         try:
-            place = self._place
-            args = (place.run, shown(seen), PAGE)
-            reply = yield from ask(core, self._spec, "runs/events", (place.key, place.events), args, key=place.run)
+            events, ended = yield from self._fetch(feed)
+            feed.pages = {seen: events}
         finally:
             feed.asking.discard(seen)
             feed.wake()
+        self.over = ended and not events
+        return events
+
+    def _fetch(self, feed: Feed) -> Flow[tuple[list[Event], bool]]:
+        """What comes after `seen`, and whether the run has ended."""
+        seen, core, place = self._seen, self._core, self._place
+        args = (place.run, shown(seen), PAGE)
+        reply = yield from ask(core, self._spec, "runs/events", (place.key, place.events), args, key=place.run)
         if reply[0] == b"missing":
             raise gone(self._spec, place, "runs/events")
         feed.asked_at = core.clock()
         events = parse_entries(reply[5], seen)
         last, dropped_to = position(reply[2].decode()), position(reply[3].decode())
         if len(reply[5]) < PAGE:
-            feed.begin(seen, events, last)
+            # Not from further back than what was dropped: whoever comes from there must be told of it.
+            feed.begin(max(seen, dropped_to), events, last)
         if seen < dropped_to:
-            events.insert(0, Event(shown(dropped_to), {"count": int(reply[4])}, dropped_to[0] / 1000, "dropped"))
-        feed.pages = {seen: events}
-        return events
+            events = [Event(shown(dropped_to), {"count": int(reply[4])}, dropped_to[0] / 1000, "dropped"), *events]
+        return events, bool(reply[1])

@@ -161,7 +161,7 @@ def stop_all(core: Core, spec: RunSpec, key: Id, reason: str) -> Flow[int]:
 
 
 def sweep(core: Core, spec: RunSpec) -> Flow[int]:
-    """End or requeue what lost its owner. Answers ms until somebody must look again, -1 for never."""
+    """End or requeue what lost its owner. Answers ms until the next lease is over, -1 for never."""
     reply = yield from ask(core, spec, "runs/sweep", (spec.held,), ())
     return int(reply[1])
 

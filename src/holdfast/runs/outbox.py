@@ -23,6 +23,7 @@ from holdfast.runs.spec import RunSpec
 MOST = 1000
 MANY = 262_144
 """Events, and bytes of events, in one write: a script must not keep the server long."""
+AGAIN = 1.0
 
 
 class _Write(NamedTuple):
@@ -48,11 +49,12 @@ class Outbox:
         self._number = 0
         self._current: _Write | None = None
         self._sent_at = float("-inf")
+        self._most, self._many = min(MOST, spec.max_events // 2), min(MANY, spec.max_bytes // 2)
 
     @property
     def full(self) -> bool:
         """Whoever emits more must wait until some were sent."""
-        return len(self._waiting) >= MOST or self._bytes >= MANY
+        return len(self._waiting) >= self._most or self._bytes >= self._many
 
     def put(self, payload: bytes, driver: Any) -> None:
         """Any thread; `driver` is the one of the caller."""
@@ -69,17 +71,28 @@ class Outbox:
         driver.call_later(wait, lambda: driver.background(self._send_soon(driver)))
 
     async def _send_soon(self, driver: AsyncDriver) -> None:
+        with self._lock:
+            self._scheduled = False
         try:
             await self.drain(driver)
         except HoldfastError:
-            return  # lost, or out of reach: whoever emits next, or settles, finds out
+            hold = self._given.hold
+            if hold.over or hold.lost_reason:
+                return
+            with self._lock:
+                quiet, self._scheduled = not self._scheduled, True
+            if quiet:  # out of reach, or full: what was emitted is tried again
+                driver.call_later(AGAIN, lambda: driver.background(self._send_soon(driver)))
 
     def _pop(self) -> list[bytes]:
         with self._lock:
-            self._scheduled = False
             payloads: list[bytes] = []
             size = 0
-            while self._waiting and len(payloads) < MOST and (not payloads or size < MANY):
+            while (
+                self._waiting
+                and len(payloads) < self._most
+                and (not payloads or size + len(self._waiting[0]) <= self._many)
+            ):
                 payload = self._waiting.popleft()
                 size += len(payload)
                 payloads.append(payload)
@@ -113,7 +126,7 @@ class Outbox:
         """End the run or hand it back, with all that was emitted before. Answers its state."""
         async with self._turn:
             await self._send_rest(driver)
-            while len(self._waiting) > MOST or self._bytes > MANY:
+            while len(self._waiting) > self._most or self._bytes > self._many:
                 self._number += 1
                 self._current = _Write(self._number, self._blob())
                 await self._send_rest(driver)

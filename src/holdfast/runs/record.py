@@ -17,7 +17,7 @@ from holdfast.runs.spec import ENDED, HEAD, PER_EVENT, STATES
 Position = tuple[int, int]
 START: Position = (0, 0)
 _POSITION = re.compile(r"(\d{1,15})-(\d{1,10})")
-_RECORD = struct.Struct(">BBBHHQQIQQQQQQIIQIQIIQIHQIQ")
+_RECORD = struct.Struct(">BBBHHHQQIQQQQQQIIQIQIIQIHQIQ")
 _VERSION = 1
 _WAITS = 8
 
@@ -93,8 +93,8 @@ def shown(at: Position) -> str:
 
 def parse_run(run: str | bytes, fields: Sequence[Any]) -> Run:
     """From `m k y o w p i v` of a run's hash, or without the last two."""
-    (version, state, flags, attempt, _, fence, deadline, span, created, started, ended, progress, _, last_ms, last_seq,
-     kept, _, dropped) = _RECORD.unpack_from(fields[0])[:18]  # fmt: skip
+    (version, state, flags, attempt, _, _, fence, deadline, span, created, started, ended, progress, _, last_ms,
+     last_seq, kept, _, dropped) = _RECORD.unpack_from(fields[0])[:19]  # fmt: skip
     if version != _VERSION:
         raise ServerError("run a newer version here: a newer one wrote this run")
     key, kind, owner, reason, stop_reason = (_text(value) for value in fields[1:6])

@@ -139,7 +139,7 @@ class RunWorker:
             task = self._home.create_task(self._own(given))
             self._running.add(task)
             task.add_done_callback(self._ended)
-        self._plan(found.next_ms, found.idle)
+        self._plan(-1 if self._full else found.next_ms, found.idle)
         for run in found.stuck:
             await self._stuck(run)
 
@@ -156,7 +156,7 @@ class RunWorker:
         would be over; further away the looks are spread over the fleet."""
         rest = self._core.settings.sweep * max(1, idle) * min(4.0, random.expovariate(1.0))
         rest = min(rest, REST_MOST, max(0.05, self._spec.lease / 2))
-        if next_ms > 0:
+        if next_ms >= 0:
             rest = min(rest, next_ms / 1000 + 0.001 + random.random() * 0.02)  # noqa: S311
         self._look_at = min(self._look_at, self._core.clock() + rest)
 

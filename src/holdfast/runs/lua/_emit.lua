@@ -14,9 +14,10 @@ end
 
 -- Adds to the stream and tells every process that reads this run: with the events, if they are few bytes.
 local function add(count, field, value, ...)
-  local before = string.format('%d-%d', last_ms, last_seq)
+  local before, first = string.format('%d-%d', last_ms, last_seq), last_ms == 0
   local at = next_id(count)
   call('XADD', base .. 'e:' .. id, at, field, value, ...)
+  if first then call('PEXPIRE', base .. 'e:' .. id, LIFE) end
   local push = before .. ' ' .. at .. ' '
   if field == 'b' and #value <= PUSH_MOST then push = push .. value end
   call('SPUBLISH', base .. 'ev:' .. id, push)
@@ -28,7 +29,9 @@ local function trim(count, size)
   local most, large = max_events - math.floor(max_events / 8), max_bytes - math.floor(max_bytes / 8)
   local before, keep = dropped, nil
   while not keep and kept > 0 do
-    for _, entry in ipairs(call('XRANGE', base .. 'e:' .. id, '-', '+', 'COUNT', 16)) do
+    local oldest = call('XRANGE', base .. 'e:' .. id, '-', '+', 'COUNT', 16)
+    if #oldest == 0 then kept, bytes, dropped = 0, 0, dropped + kept end
+    for _, entry in ipairs(oldest) do
       if kept + count <= most and bytes + size <= large then
         keep = entry[1]
         break

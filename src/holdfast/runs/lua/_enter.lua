@@ -3,16 +3,17 @@
 local function create(key, waits, limits, digest, input, kind, archive)
   slots, retention, max_events, max_bytes = unpack_('>I2I5I4I5', limits)
   flags = (archive and ARCHIVE or 0) + (waits and WAITS or 0)
-  state, attempt, tries, fence, deadline, span, token = QUEUED, 0, 0, 0, 0, 0, ''
+  state, attempt, tries, free, fence, deadline, span, token = QUEUED, 0, 0, 0, 0, 0, 0, ''
   created, started, ended, progress, stop_at = now, 0, 0, 0, 0
   last_ms, last_seq, kept, bytes, dropped, gone_ms, gone_seq, batch, saved_ms, saved_seq = 0, 0, 0, 0, 0, 0, 0, 0, 0, 0
   write('d', digest, 'i', input, 'k', key, 'y', kind)
-  call('ZADD', base .. 'is:queued', now, id)
+  touch()
+  index('is:queued', now, id)
   if waits then
-    call('ZADD', base .. 'w:' .. key, now_us, id)
+    index('w:' .. key, now_us, id)
   else
-    if key ~= '' then call('ZADD', base .. 'a:' .. key, now_us, id) end
-    call('ZADD', base .. 'due', now_us, id)
+    if key ~= '' then index('a:' .. key, now_us, id) end
+    index('due', now_us, id)
   end
 end
 

@@ -22,9 +22,9 @@ local function give(holder, owner, lease, most)
   if state == QUEUED then call('ZREM', base .. 'due', id) end
   enter(RUNNING, now)
   write('o', owner)
-  call('ZADD', base .. 'held', deadline, id, fence, '!')
-  call('ZADD', base .. 'o:' .. owner, now, id)
-  call('PEXPIRE', base .. 'o:' .. owner, 604800000)
+  touch()
+  index('held', deadline, id, fence, '!')
+  index('o:' .. owner, now, id)
 end
 
 -- What the new owner is told: id, fence, attempt, ms, key, kind, input, checkpoint, steps, 1 if it should stop.

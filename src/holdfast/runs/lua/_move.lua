@@ -14,7 +14,7 @@ local function enter(new, score)
     call('ZREM', base .. 'is:' .. STATES[state], id)
     state = new
   end
-  call('ZADD', base .. 'is:' .. STATES[new], score, id)
+  index('is:' .. STATES[new], score, id)
 end
 
 local function disown(owner)
@@ -32,10 +32,10 @@ local function promote(key)
     else
       if call('ZCARD', base .. 'a:' .. key) >= slots then return end
       call('ZREM', base .. 'w:' .. key, id)
-      call('ZADD', base .. 'a:' .. key, head[2], id)
+      index('a:' .. key, head[2], id)
       unset(WAITS)
       write()
-      call('ZADD', base .. 'due', head[2], id)
+      index('due', head[2], id)
       wake()
     end
   end
@@ -56,7 +56,7 @@ local function finish(new, reason, result)
   call('PEXPIRE', base .. 'r:' .. id, life)
   call('PEXPIRE', base .. 'e:' .. id, life)
   if has(STEPS) then call('UNLINK', base .. 's:' .. id) end
-  if has(ARCHIVE) then call('ZADD', base .. 'arch', now, id) end
+  if has(ARCHIVE) then index('arch', now, id) end
   if key and key ~= '' then
     call('ZREM', base .. 'a:' .. key, id)
     call('ZREM', base .. 'w:' .. key, id)
@@ -76,10 +76,10 @@ local function requeue(at)
   enter(QUEUED, now)
   write('o', '')
   if has(GUARD) then
-    call('ZADD', base .. 'held', now + ORPHAN, id)
+    index('held', now + ORPHAN, id)
   else
     call('ZREM', base .. 'held', id)
-    call('ZADD', base .. 'due', at, id)
+    index('due', at, id)
     if at <= now_us then wake() end
   end
 end
@@ -90,9 +90,12 @@ local function judge()
   if state > STOPPING or owned() then return end
   if state == QUEUED then
     if has(GUARD) and tonumber(call('ZSCORE', base .. 'held', id) or 0) <= now then finish(FAILED, 'worker lost', '') end
-  elseif stop_at > 0 then
+    return
+  end
+  token = ''  -- the old owner, should it come back, must not take this for its own doing
+  if stop_at > 0 then
     finish(STOPPED, call('HGET', base .. 'r:' .. id, 'p') or '', '')
-  elseif attempt >= tries then
+  elseif attempt - free >= tries then
     finish(FAILED, 'worker lost', '')
   else
     requeue(created * 1000)
@@ -112,11 +115,9 @@ local function sweep()
   end
 end
 
--- Ms until somebody must look again; -1: nothing is queued or running.
-local function ms_to_next()
-  local first = call('ZRANGE', base .. 'due', 0, 0, 'WITHSCORES')[2]
+-- Ms until the next lease is over; -1: nothing is owned.
+local function ms_to_end()
   local over = call('ZRANGE', base .. 'held', 0, 0, 'WITHSCORES')
-  local at = first and math.ceil(first / 1000)
-  if over[1] and over[1] ~= '!' then at = math.min(at or over[2], tonumber(over[2])) end
-  return at and math.max(0, at - now) or -1
+  if not over[1] or over[1] == '!' then return -1 end
+  return math.max(0, over[2] - now)
 end

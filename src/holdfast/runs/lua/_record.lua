@@ -16,19 +16,21 @@
 -- base .. arch       zset   ended runs that are to be archived
 -- base .. sig:<client>, ev:<run>   channels
 --
--- Record: version, state, flags, attempt, attempts it may have, fence, until when it is owned, for how many ms it was
+-- Record: version, state, flags, attempt, attempts it may have, those that did not count, fence, until when it is owned, for how many ms it was
 -- given, times of creation, start, end, last progress and stop; the last event's id, events kept, their bytes, events
 -- dropped, the last one's id, the last batch of events, the last event's id at the checkpoint; slots of its key,
 -- life after the end, bounds of its events. After them: the owner's token.
-local META = '>I1I1I1I2I2I8I8I4I8I8I8I8I8I8I4I4I8I4I8I4I4I8I4I2I8I4I8'
-local META_SIZE = 145
+local META = '>I1I1I1I2I2I2I8I8I4I8I8I8I8I8I8I4I4I8I4I8I4I4I8I4I2I8I4I8'
+local META_SIZE = 147
 local QUEUED, RUNNING, STOPPING, COMPLETED, FAILED, STOPPED = 1, 2, 3, 4, 5, 6
 local STATES = {'queued', 'running', 'stopping', 'completed', 'failed', 'stopped'}
 -- Flags: kept for the archive; claimed by somebody who is not a runner; said to be stuck; waits for a slot; has steps.
 local ARCHIVE, GUARD, STUCK, WAITS, STEPS = 1, 2, 4, 8, 16
+-- What nobody touches for so long is forgotten: no key lives for ever. A run's own keys are touched with each renewal.
+local LIFE = 2592000000
 local unpack_, pack_ = struct.unpack, struct.pack
 local base, id
-local state, flags, attempt, tries, fence, deadline, span, created, started, ended, progress, stop_at
+local state, flags, attempt, tries, free, fence, deadline, span, created, started, ended, progress, stop_at
 local last_ms, last_seq, kept, bytes, dropped, gone_ms, gone_seq, batch, saved_ms, saved_seq
 local slots, retention, max_events, max_bytes, token
 
@@ -42,7 +44,7 @@ local function read(run)
   local meta = call('HGET', base .. 'r:' .. id, 'm')
   if not meta then return false end
   local version
-  version, state, flags, attempt, tries, fence, deadline, span, created, started, ended, progress, stop_at,
+  version, state, flags, attempt, tries, free, fence, deadline, span, created, started, ended, progress, stop_at,
     last_ms, last_seq, kept, bytes, dropped, gone_ms, gone_seq, batch, saved_ms, saved_seq,
     slots, retention, max_events, max_bytes = unpack_(META, meta)
   if version ~= 1 then error('run a newer version here: a newer one wrote this run') end
@@ -52,9 +54,22 @@ end
 
 -- Writes the record down, with more fields if given.
 local function write(...)
-  call('HSET', base .. 'r:' .. id, 'm', pack_(META, 1, state, flags, attempt, tries, fence, deadline, span, created, started,
+  call('HSET', base .. 'r:' .. id, 'm', pack_(META, 1, state, flags, attempt, tries, free, fence, deadline, span, created, started,
     ended, progress, stop_at, last_ms, last_seq, kept, bytes, dropped, gone_ms, gone_seq, batch, saved_ms, saved_seq,
     slots, retention, max_events, max_bytes) .. token, ...)
+end
+
+-- Into an index, which lives as long as anything is put into it now and then.
+local function index(name, score, ...)
+  call('ZADD', base .. name, score, ...)
+  call('PEXPIRE', base .. name, math.max(LIFE, 2 * retention))
+end
+
+-- The run's own keys live on.
+local function touch()
+  call('PEXPIRE', base .. 'r:' .. id, LIFE)
+  if last_ms > 0 then call('PEXPIRE', base .. 'e:' .. id, LIFE) end
+  if has(STEPS) then call('PEXPIRE', base .. 's:' .. id, LIFE) end
 end
 
 -- Is it owned by somebody whose time is not over? Further away than it was given for: the server's clock was set back,

@@ -27,8 +27,9 @@ if read(run) then
   if state > STOPPING then return {'ended', now, run, describe(run)} end
   if owned() then return {'busy', now, run, describe(run)} end
   if has(WAITS) then
-    local holder = call('ZRANGE', base .. 'a:' .. call('HGET', KEYS[1], 'k'), 0, 0)[1]
-    return {'busy', now, holder, describe(holder)}
+    local holder = active(call('HGET', KEYS[1], 'k'))[1]
+    read(run)
+    if has(WAITS) then return {'busy', now, holder, describe(holder)} end
   end
 else
   if key ~= '' then

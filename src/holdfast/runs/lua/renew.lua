@@ -14,7 +14,8 @@ for i = 2, #KEYS do
     span = tonumber(ARGV[2 * i - 2])
     deadline = now + span
     write()
-    call('ZADD', KEYS[1], deadline, id)
+    touch()
+    index('held', deadline, id)
     answer[#answer + 1] = stop_at > 0 and 2 or 1
   else
     answer[#answer + 1] = 0

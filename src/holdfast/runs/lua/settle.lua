@@ -31,10 +31,10 @@ elseif outcome == 'completed' then
   finish(COMPLETED, ARGV[7], ARGV[8])
 elseif outcome == 'stopped' then
   finish(STOPPED, ARGV[7], ARGV[8])
-elseif outcome == 'failed' or (outcome == 'returned' and attempt >= tries) then
+elseif outcome == 'failed' or (outcome == 'returned' and attempt - free >= tries) then
   finish(FAILED, ARGV[7], ARGV[8])
 else
-  if outcome == 'uncounted' then tries = tries + 1 end
+  if outcome == 'uncounted' then free = free + 1 end
   local delay = tonumber(ARGV[9])
   requeue(delay > 0 and now_us + delay * 1000 or created * 1000)
 end

@@ -51,7 +51,7 @@ if key ~= '' then
   if #holders >= most or #waiting > 0 then
     if ARGV[6] == 'reject' then return {'busy', now, holders[1], describe(holders[1])} end
     if ARGV[6] == 'join' then return {'joined', now, holders[#holders], describe(holders[#holders])} end
-    if #waiting >= tonumber(ARGV[9]) then return {'full', 'key', #waiting} end
+    if #waiting >= tonumber(ARGV[9]) and ARGV[6] ~= 'replace' then return {'full', 'key', #waiting} end
     waits = true
   end
 end

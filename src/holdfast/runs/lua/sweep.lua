@@ -3,9 +3,9 @@
 -- KEYS  1 held        zset
 -- ARGV  1 base        what the collection's keys start with
 -- returns swept
--- swept: ms until somebody must look again (-1: nothing is queued or running)
+-- swept: ms until the next lease is over (-1: nothing is owned)
 
 -- include move
 base = ARGV[1]
 sweep()
-return {'swept', ms_to_next()}
+return {'swept', ms_to_end()}

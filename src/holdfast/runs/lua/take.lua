@@ -33,22 +33,27 @@ for _, run in ipairs(call('ZRANGEBYSCORE', base .. 'is:running', '-inf', now - t
   if not read(run) then
     call('ZREM', base .. 'is:running', run)
   elseif now - progress < tonumber(ARGV[6]) then
-    call('ZADD', base .. 'is:running', progress, run)
+    index('is:running', progress, run)
   else
     if not has(STUCK) then
       set(STUCK)
       write()
       stuck[#stuck + 1] = run
     end
-    call('ZADD', base .. 'is:running', now, run)
+    index('is:running', now, run)
   end
 end
-answer[2] = ms_to_next()
+answer[2] = ms_to_end()
+local first = call('ZRANGE', KEYS[1], 0, 0, 'WITHSCORES')[2]
+if first then
+  local wait = math.max(0, math.ceil((first - now_us) / 1000))
+  if answer[2] < 0 or wait < answer[2] then answer[2] = wait end
+end
 if free > 0 then
   call('ZADD', base .. 'idle', now, ARGV[2])
   call('ZREMRANGEBYSCORE', base .. 'idle', '-inf', now - 600000)
   call('PEXPIRE', base .. 'idle', 3600000)
-elseif answer[2] == 0 then
+elseif first and tonumber(first) <= now_us then
   wake()
 end
 answer[3] = call('ZCARD', base .. 'idle')

@@ -4,7 +4,7 @@
 -- ARGV  1 base        what the collection's keys start with
 --       2 run         as it stands in keys
 --       3 token
---       4 batch       number of this write by this owner: a repeated one is known by it
+--       4 opid        number of this write by this owner: a repeated one is known by it
 --       5 events      count (2 bytes), then each: size (4), payload; empty: none
 --       6 what        c checkpoint, s step; empty: neither
 --       7 data        of the checkpoint or step
@@ -20,7 +20,7 @@ if number <= batch then return {'replayed', stop_at > 0 and 1 or 0, 0} end
 batch = number
 if ARGV[5] ~= '' then lost = emit(ARGV[5]) end
 -- The index by progress is kept about right: it only has to find runs that made none for long.
-if state == RUNNING and now - progress > 10000 then call('ZADD', base .. 'is:running', now, id) end
+if state == RUNNING and now - progress > 10000 then index('is:running', now, id) end
 progress = now
 unset(STUCK)
 if ARGV[6] == 'c' then
@@ -28,8 +28,8 @@ if ARGV[6] == 'c' then
   write('c', ARGV[7])
 elseif ARGV[6] == 's' then
   call('HSET', base .. 's:' .. id, ARGV[8], ARGV[7])
+  call('PEXPIRE', base .. 's:' .. id, LIFE)
   set(STEPS)
-  saved_ms, saved_seq = last_ms, last_seq
   write()
 else
   write()
