@@ -38,7 +38,8 @@ class Hold:
 
     __slots__ = (
         "_lock", "_watchers", "abandoned", "adopted", "back", "bucket", "deadline", "ends", "entry", "fence",
-        "given_up", "group", "home", "key", "lost_reason", "name", "not_before", "over", "renewing", "renews", "span",
+        "given_up", "group", "home", "key", "lost_reason", "name", "not_before", "often", "over", "renewing", "renews",
+        "span",
         "started", "stopping", "token", "ttl", "what",
     )  # fmt: skip
 
@@ -69,6 +70,8 @@ class Hold:
         self.back: Callable[[], Flow[Any]] | None = None
         """How it is given back when its client closes; None: as a lock is released."""
         self.what = "lease"
+        self.often = float("inf")
+        """Renewed after so many seconds at the latest, where a renewal is also how the holder is told something."""
         self.stopping = False
         """Somebody wants whoever holds this to stop."""
         self.bucket = 0
@@ -124,7 +127,7 @@ class Hold:
         """When the keeper must see to it: at the next renewal, or at the end."""
         if self.renewing or self.given_up or not (self.renews or self.span < self.ttl):
             return self.deadline
-        return min(self.deadline, max(self.deadline - self.span * 2 / 3, self.not_before))
+        return min(self.deadline, max(self.deadline - self.span + min(self.span / 3, self.often), self.not_before))
 
 
 class Keeper:

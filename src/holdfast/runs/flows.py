@@ -29,6 +29,7 @@ from holdfast.runs.spec import ENDED, REASON_MAX, STATES, Place, RunSpec, key_pa
 
 Home = Callable[[], bool]
 RENEW = "runs/renew"
+OFTEN = 1.0
 
 
 class Given(NamedTuple):
@@ -103,7 +104,8 @@ def claim(
         yield Detach(_settle(core, spec, place, token, 0, b"", "uncounted", "", b"", 0, 0.0))
         raise
     if reply[0] == b"taken":
-        return begin(core, spec, reply[2], token, asked, lease, home)
+        # No worker asks for it whether it should stop: its renewals do.
+        return begin(core, spec, reply[2], token, asked, lease, home, OFTEN)
     found = parse_run(reply[2], reply[3])
     if reply[0] == b"ended":
         raise RunEnded(
@@ -247,7 +249,10 @@ def _hand_back(core: Core, spec: RunSpec, owner: str, tokens: Sequence[str]) -> 
         yield from _settle(core, spec, place, one[10].decode(), 0, b"", "uncounted", "", b"", 0, 0.0)
 
 
-def begin(core: Core, spec: RunSpec, one: list[Any], token: str, asked: float, lease: float, home: Home) -> Given:
+def begin(
+    core: Core, spec: RunSpec, one: list[Any], token: str, asked: float, lease: float, home: Home,
+    often: float = float("inf"),
+) -> Given:  # fmt: skip
     """Hold what was given: id, fence, attempt, ms, key, kind, input, checkpoint, steps, stop."""
     place = spec.place_of(one[0].decode())
     hold = Hold(
@@ -255,7 +260,7 @@ def begin(core: Core, spec: RunSpec, one: list[Any], token: str, asked: float, l
         group=(RENEW, spec.tag, spec.held), ttl=lease, span=int(one[3]) / 1000, asked=asked, started=core.clock(),
         max_hold=None, renews=True, home=home,
     )  # fmt: skip
-    hold.what = "run"
+    hold.what, hold.often = "run", often
     hold.back = lambda: _settle(core, spec, place, token, 0, b"", "uncounted", "", b"", 0, 0.0)
     if one[9]:
         hold.stopping = True

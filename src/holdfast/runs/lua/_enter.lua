@@ -17,11 +17,15 @@ local function create(key, waits, limits, digest, input, kind, archive)
   end
 end
 
--- Ends those with a slot of the key whose owner is lost. Answers those that still have one, the oldest first.
-local function active(key)
-  for _, run in ipairs(call('ZRANGE', base .. 'a:' .. key, 0, -1)) do
-    if read(run) then judge() else call('ZREM', base .. 'a:' .. key, run) end
+-- How many runs have a slot of the key. Where all are taken, those whose owner is lost are ended first; a number of
+-- them, so that it costs the same whatever the number of slots.
+local function active(key, most)
+  local name = base .. 'a:' .. key
+  if call('ZCARD', name) >= most then
+    sweep()
+    local head = call('ZRANGE', name, 0, 0)[1]
+    if head and read(head) then judge() elseif head then call('ZREM', name, head) end
   end
   promote(key)  -- the key may have more slots than before
-  return call('ZRANGE', base .. 'a:' .. key, 0, -1)
+  return call('ZCARD', name)
 end

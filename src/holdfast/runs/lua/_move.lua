@@ -49,6 +49,7 @@ local function finish(new, reason, result)
   local place = (state == QUEUED and not has(GUARD)) and 'due' or 'held'
   add(1, 'x', STATES[new], 'reason', reason, 'result', result)
   ended, deadline = now, 0
+  unset(WAITS)
   enter(new, now)
   call('ZREMRANGEBYSCORE', base .. 'is:' .. STATES[new], '-inf', now - life)
   write('w', reason, 'v', result)

@@ -27,14 +27,19 @@ if read(run) then
   if state > STOPPING then return {'ended', now, run, describe(run)} end
   if owned() then return {'busy', now, run, describe(run)} end
   if has(WAITS) then
-    local holder = active(call('HGET', KEYS[1], 'k'))[1]
+    local slot = call('HGET', KEYS[1], 'k')
+    active(slot, slots)
     read(run)
+    local holder = call('ZRANGE', base .. 'a:' .. slot, 0, 0)[1]
     if has(WAITS) then return {'busy', now, holder, describe(holder)} end
   end
 else
   if key ~= '' then
-    local holders = active(key)
-    if #holders >= unpack_('>I2', ARGV[4]) then return {'busy', now, holders[1], describe(holders[1])} end
+    local most = unpack_('>I2', ARGV[4])
+    if active(key, most) >= most then
+      local holder = call('ZRANGE', base .. 'a:' .. key, 0, 0)[1]
+      return {'busy', now, holder, describe(holder)}
+    end
   end
   id = run
   create(key, false, ARGV[4], ARGV[3], ARGV[7], ARGV[6], ARGV[12] == '1')

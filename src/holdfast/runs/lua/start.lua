@@ -29,29 +29,27 @@ local queued = call('ZCARD', base .. 'is:queued')
 if queued >= tonumber(ARGV[10]) then return {'full', 'collection', queued} end
 local waits = false
 if key ~= '' then
-  local holders, most = active(key), unpack_('>I2', ARGV[4])
-  local waiting = call('ZRANGE', base .. 'w:' .. key, 0, -1)
-  if ARGV[6] == 'replace' and #holders + #waiting >= most then
-    for _, other in ipairs(waiting) do
+  local holders, most = base .. 'a:' .. key, unpack_('>I2', ARGV[4])
+  local held, waiting = active(key, most), call('ZCARD', base .. 'w:' .. key)
+  if ARGV[6] == 'replace' and held + waiting >= most then
+    for _, other in ipairs(call('ZRANGE', base .. 'w:' .. key, 0, -1)) do
       if read(other) then halt('replaced by ' .. run) end
     end
-    local going = 0
-    for i = #holders, 1, -1 do
-      if read(holders[i]) and stop_at > 0 then going = going + 1 end
+    local running = {}
+    for _, other in ipairs(call('ZRANGE', holders, 0, -1)) do
+      if read(other) and stop_at == 0 then running[#running + 1] = other end
     end
-    for _, other in ipairs(holders) do
-      if #holders - going < most then break end
-      if read(other) and stop_at == 0 then
-        halt('replaced by ' .. run)
-        going = going + 1
-      end
+    for i = 1, #running - most + 1 do
+      read(running[i])
+      halt('replaced by ' .. run)
     end
-    holders, waiting = call('ZRANGE', base .. 'a:' .. key, 0, -1), {}
+    held, waiting = call('ZCARD', holders), 0
   end
-  if #holders >= most or #waiting > 0 then
-    if ARGV[6] == 'reject' then return {'busy', now, holders[1], describe(holders[1])} end
-    if ARGV[6] == 'join' then return {'joined', now, holders[#holders], describe(holders[#holders])} end
-    if #waiting >= tonumber(ARGV[9]) and ARGV[6] ~= 'replace' then return {'full', 'key', #waiting} end
+  if held >= most or waiting > 0 then
+    local other = ARGV[6] == 'join' and call('ZRANGE', holders, -1, -1)[1] or call('ZRANGE', holders, 0, 0)[1]
+    if ARGV[6] == 'reject' then return {'busy', now, other, describe(other)} end
+    if ARGV[6] == 'join' then return {'joined', now, other, describe(other)} end
+    if waiting >= tonumber(ARGV[9]) and ARGV[6] ~= 'replace' then return {'full', 'key', waiting} end
     waits = true
   end
 end
