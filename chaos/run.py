@@ -14,6 +14,7 @@ from chaos.checker.account import Account, check
 from chaos.faults.schedule import draw
 from chaos.faults.stage import ROOT, Stage, Workers
 from chaos.traffic.producer import BUFFER, CAPACITY
+from chaos.traffic.worker import LEASE
 from holdfast import Holdfast
 
 PRODUCERS, CALLERS = 2, 25
@@ -44,7 +45,7 @@ def run(plan: Plan, folder: Path, say: Callable[[str], None] = lambda _: None) -
     started = time.monotonic()
     database = f"sqlite:///{folder / 'memory.db'}"
     with Stage(plan.server) as stage:
-        workers = Workers(stage.url, database, plan.guard, plan.busy, plan.workers)
+        workers = Workers(_work(plan, stage.url, database), plan.workers, LEASE * 1.5)
         producers: list[subprocess.Popen[bytes]] = []
         try:
             producers = _produce(plan, stage.url, folder)
@@ -62,6 +63,11 @@ def run(plan: Plan, folder: Path, say: Callable[[str], None] = lambda _: None) -
                 producer.wait()
         faults = stage.done
     return Outcome(check(folder, database, counts), faults, counts, time.monotonic() - started)
+
+
+def _work(plan: Plan, url: str, database: str) -> list[str]:
+    options = ["--guard", plan.guard, "--busy", str(plan.busy)]
+    return [sys.executable, "-m", "chaos.traffic.worker", url, database, *options]
 
 
 def _produce(plan: Plan, url: str, folder: Path) -> list[subprocess.Popen[bytes]]:

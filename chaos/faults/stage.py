@@ -5,15 +5,14 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 from chaos.faults.schedule import Fault
-from chaos.traffic.worker import LEASE
 from holdfast.testing import FaultProxy, LocalCluster, LocalSentinel, LocalServer
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -23,10 +22,11 @@ SLOTS = 16_384
 class Workers:
     """Worker processes; one that was killed is started again at once."""
 
-    def __init__(self, url: str, database: str, guard: str, busy: float, count: int) -> None:
-        self._command = [
-            sys.executable, "-m", "chaos.traffic.worker", url, database, "--guard", guard, "--busy", str(busy),
-        ]  # fmt: skip
+    def __init__(self, command: Sequence[str], count: int, pause: float) -> None:
+        self._command = command
+        self._pause = pause
+        """Seconds that a frozen one stands still: longer than a lease."""
+        self._leaving: list[subprocess.Popen[bytes]] = []
         self.running = [self._start() for _ in range(count)]
         self.killed = self.paused = 0
 
@@ -40,12 +40,20 @@ class Workers:
         self.running[at] = self._start()
         self.killed += 1
 
-    def pause(self, pick: int, seconds: float) -> None:
+    def drain(self, pick: int) -> None:
+        """Told to end; meanwhile the next one starts, as in a rolling deployment."""
+        at = pick % len(self.running)
+        self._go_on(self.running[at])
+        self.running[at].terminate()
+        self._leaving.append(self.running[at])
+        self.running[at] = self._start()
+
+    def pause(self, pick: int) -> None:
         """Stopped past its lease, then let go on with whatever it was doing."""
         process = self.running[pick % len(self.running)]
         os.kill(process.pid, signal.SIGSTOP)
         self.paused += 1
-        timer = threading.Timer(seconds, self._go_on, [process])
+        timer = threading.Timer(self._pause, self._go_on, [process])
         timer.daemon = True
         timer.start()
 
@@ -61,7 +69,7 @@ class Workers:
                 self.running[at] = self._start()
 
     def stop(self) -> None:
-        for process in self.running:
+        for process in [*self.running, *self._leaving]:
             self._go_on(process)
             process.kill()
             process.wait()
@@ -104,7 +112,9 @@ class Stage:
             case "kill worker":
                 workers.kill(fault.pick)
             case "pause worker":
-                workers.pause(fault.pick, LEASE * 1.5)
+                workers.pause(fault.pick)
+            case "drain worker":
+                workers.drain(fault.pick)
             case "restart server":
                 self._server.kill()
                 self._server.restart()

@@ -22,7 +22,8 @@ from support.conditions import until
 PACKAGE = Path(holdfast.__file__).parent
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "operate.md"
 SENT = {
-    "evalsha", "script|load", "info", "ping", "client|setname", "client|setinfo", "select", "ssubscribe", "wait",
+    "evalsha", "script|load", "info", "ping", "client|setname", "client|setinfo", "select", "ssubscribe",
+    "sunsubscribe", "wait",
 }  # fmt: skip
 """What clients send themselves."""
 SCRIPTS = sorted(
@@ -219,6 +220,58 @@ async def use_sessions(hf: Holdfast, proxy: FaultProxy) -> None:
     await chat.clear("s")
 
 
+async def use_runs(hf: Holdfast, proxy: FaultProxy, server: LocalServer) -> None:
+    agent = hf.runs("agent", lease=0.6, conflict="queue", max_events=8, archive=True)
+    async with await agent.claim("mine", input=1) as run:
+        for number in range(12):
+            await run.emit(number)
+            await run.flush()
+        await run.checkpoint({"at": 12})
+        assert await run.step("once", lambda: 1) == 1
+        held = run.remaining()
+        await until(lambda: run.remaining() < held - 0.05)
+        await until(lambda: run.remaining() > held - 0.05, what="a renewal")
+    assert (await agent.get("mine")).dropped > 0
+    assert [event.kind async for event in agent.events("mine")][-1] == "end"
+    handled: list[Any] = []
+
+    @hf.runner(agent)
+    async def think(run: holdfast.ActiveRun) -> None:
+        handled.append(run.id)
+        if run.input == "long":
+            await asyncio.Event().wait()
+
+    kept: list[Any] = []
+    hf.archive(agent, Shelf(kept))
+    working = asyncio.create_task(hf.work())
+    await agent.start("quick")
+    assert (await agent.wait("quick", 10)).state == "completed"
+    lose_reply(proxy, "runs/take")
+    dropped = proxy.replies_dropped
+    await agent.start("long", "long", key="k")
+    await until(lambda: "long" in handled and proxy.replies_dropped > dropped, what="a take whose reply is lost")
+    await agent.start("waits", key="k")
+    flags = Scripts().get("runs/flags").sha
+    await until(lambda: server.call("SCRIPT", "EXISTS", flags)[0], what="a look at which runs should stop")
+    assert await agent.stop_all("k") == 2
+    assert (await agent.wait("long", 10)).state == "stopped"
+    await until(lambda: len(kept) == 4, what="every run in the archive")
+    assert len(await agent.list()) == sum((await agent.totals()).values()) == 4
+    assert (await agent.stop("long")).over
+    hf.stop_work()
+    await working
+
+
+class Shelf:
+    """Keeps runs that have ended."""
+
+    def __init__(self, kept: list[Any]) -> None:
+        self.kept = kept
+
+    async def keep(self, collection: str, run: holdfast.Run, events: Any) -> None:
+        self.kept.append(run.id)
+
+
 async def test_every_script_runs_with_these_rights(hf: Holdfast, proxy: FaultProxy, server: LocalServer) -> None:
     # Given a user that has exactly what the page says, when it does all that can be done
     async with Holdfast(url_of(server)) as other:
@@ -226,6 +279,7 @@ async def test_every_script_runs_with_these_rights(hf: Holdfast, proxy: FaultPro
     await use_buffer(hf, proxy, server)
     await use_work(hf, proxy)
     await use_sessions(hf, proxy)
+    await use_runs(hf, proxy, server)
     # expect that nothing was refused, not even where a refusal would be passed over in silence
     assert refusals(server) == []
     # and that every script was there
@@ -242,6 +296,9 @@ def test_the_blocking_twin_needs_no_more(server: LocalServer) -> None:
         with box.take("u") as batch:
             assert len(batch.messages) == 1
         hf.sessions("chat").save("s", "hello")
+        with hf.runs("agent").claim("r") as run:
+            run.emit(1)
+        assert [event.kind for event in hf.runs("agent").events("r")] == ["data", "end"]
     assert refusals(server) == []
 
 
@@ -281,6 +338,10 @@ async def smoke(url: str) -> None:
         chat = hf.sessions("chat")
         await chat.save("s", "hello", user="u")
         assert await chat.forget("u") == 1
+        agent = hf.runs("agent")
+        async with await agent.claim("r") as run:
+            await run.emit(1)
+        assert [event.kind async for event in agent.events("r")] == ["data", "end"]
 
 
 async def test_the_rights_for_sentinel_are_enough(backends: Backends) -> None:

@@ -46,9 +46,20 @@ FREES_OR_KEEPS = {
     "sessions/pop",
     "sessions/clear",
     "sessions/unindex",
+    "runs/settle",
+    "runs/renew",
+    "runs/stop",
+    "runs/stop_all",
+    "runs/sweep",
+    "runs/leave",
+    "runs/look",
+    "runs/events",
+    "runs/list",
+    "runs/archive",
 }
 """What must work on a full server. Adding a script here needs a reason: it can grow a server that is full."""
 
+WALKS = (["unpack", "("], ["ipairs", "("])
 TYPES = {"hash", "zset", "stream", "set", "list", "string"}
 GROUPS = {"zset": "sorted-set"}
 FORBIDDEN = {"cjson", "cmsgpack", "loadstring"}
@@ -64,14 +75,16 @@ TOKEN = re.compile(
     re.X | re.S,
 )
 
+NAMED = re.compile(r" (\w+)\(")
+
 
 @dataclass(frozen=True)
 class Token:
     kind: str
     text: str
     line: int
-    inside: bool
-    """Inside a function, not in the main part."""
+    inside: str
+    """The function that it is in; empty: the main part."""
 
 
 def tokens_of(source: str) -> list[Token]:
@@ -88,8 +101,10 @@ def tokens_of(source: str) -> list[Token]:
         if kind in ("space", "comment"):
             continue
         if kind == "name" and text in ("function", "if", "do", "repeat"):
-            blocks.append(text)
-        tokens.append(Token(kind, text, source.count("\n", 0, found.start()), "function" in blocks))
+            named = NAMED.match(source, at) if text == "function" else None
+            blocks.append(named[1] if named else "?" if text == "function" else "")
+        inside = next(filter(None, blocks), "")
+        tokens.append(Token(kind, text, source.count("\n", 0, found.start()), inside))
         if kind == "name" and text in ("end", "until"):
             blocks.pop()
     assert not blocks, f"not closed: {blocks}"
@@ -152,7 +167,7 @@ class Body:
                     fixed.add(int(inside[0].text))
                 else:
                     walked = True
-            elif self.text(at - 1) == "#" or [self.text(at - 2), self.text(at - 1)] == ["unpack", "("]:
+            elif self.text(at - 1) == "#" or [self.text(at - 2), self.text(at - 1)] in WALKS:
                 walked = True
             else:
                 alias = table == "KEYS" and [self.text(at - 2), self.text(at - 1)] == ["K", "="]
@@ -208,15 +223,17 @@ class Body:
             if token.text != "return" or token.kind != "name":
                 continue
             if self.text(at + 1) == "{":
-                words |= self._first(bracket(self.tokens, at + 1))
+                table = bracket(self.tokens, at + 1)
+                if not token.inside or any(t.kind == "string" for t in split(table)[0]):  # else: a part of an answer
+                    words |= self._first(table)
             elif not token.inside:
                 words |= self._returned(at + 1)
         return words
 
     def _first(self, table: list[Token]) -> set[str]:
         first = split(table)[0]
-        if len(first) == 1 and first[0].kind == "string":
-            return {unquoted(first[0])}
+        if written := {unquoted(token) for token in first if token.kind == "string"}:
+            return written
         assert [token.kind for token in first] == ["name"], "an answer starts with a word or with a variable"
         found = {unquoted(t) for value in self.assigned(first[0].text) for t in value if t.kind == "string"}
         assert found, f"nothing is known of {first[0].text}"
@@ -236,7 +253,7 @@ class Body:
 
     def commands(self) -> list[tuple[str, str, int]]:
         """Command, table and index of its first key as far as written out; "" for one made at run time."""
-        found = []
+        found, unused = [], self.unused()
         for at, token in enumerate(self.tokens):
             if token.text not in ("call", "pcall") or self.text(at + 1) != "(":
                 continue
@@ -244,8 +261,22 @@ class Body:
             command = unquoted(words[0][0]).upper() if words[0][0].kind == "string" else ""
             key = words[1] if len(words) > 1 else []
             literal = len(key) == 4 and key[0].text in ("K", "KEYS") and key[2].kind == "number"
-            found.append((command, key[0].text if literal else "", int(key[2].text) if literal else 0))
+            if token.inside not in unused:
+                found.append((command, key[0].text if literal else "", int(key[2].text) if literal else 0))
         return found
+
+    def unused(self) -> set[str]:
+        """Functions that came with an include and are not called."""
+        defined = {token.inside for token in self.tokens if token.inside}
+        calls: dict[str, set[str]] = {}
+        for token in self.tokens:
+            if token.kind == "name" and token.text in defined and token.text != token.inside:
+                calls.setdefault(token.inside, set()).add(token.text)
+        used, new = {"?"}, set(calls.get("", ()))
+        while new:
+            used |= new
+            new = set().union(*(calls.get(name, set()) for name in new)) - used
+        return defined - used
 
 
 # -- reading headers --------------------------------------------------------------------------------------------------
@@ -274,6 +305,11 @@ class Header:
             table = found["table"].strip() or table
             self.arguments[table].append((int(found["index"]), bool(found["more"]), found["name"], found["rest"] or ""))
 
+    @property
+    def derives(self) -> bool:
+        """It works its keys out from what they start with, all in the slot of the one it is sent with."""
+        return self.arguments["ARGV"][:1] == [(1, False, "base", "what the collection's keys start with")]
+
     def indexes(self, table: str) -> tuple[set[int], bool]:
         """Fixed indexes declared, and whether the last of them is only the first of many."""
         declared = self.arguments[table]
@@ -290,6 +326,8 @@ def drift(source: str, expanded: str) -> list[str]:
         declared, many = header.indexes(table)
         if fixed - declared:
             found.append(f"{table} {sorted(fixed - declared)} used and not declared")
+        if table == "KEYS" and header.derives:
+            fixed |= declared  # what it finds through its base; it is named for routing and for rights
         if declared - fixed:
             found.append(f"{table} {sorted(declared - fixed)} declared and not used")
         if walked != many:

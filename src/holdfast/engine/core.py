@@ -25,6 +25,7 @@ from holdfast.settings import Settings
 
 CLOSE_SECONDS = 5.0
 TOKENS_AT_ONCE = 128
+EARLY = 256
 
 
 class Core:
@@ -41,6 +42,7 @@ class Core:
         self.mailbox.on_lost = self._told_lost
         self.mailbox.on_stop = self._told_to_stop
         self.holds: dict[str, Hold] = {}
+        self._early_stops: dict[str, None] = {}
         self.entered: dict[tuple[str, Any], Any] = {}
         """Leases by lock key and owning task or thread: where re-entry is found."""
         self.specs: dict[Any, Any] = {}
@@ -154,6 +156,9 @@ class Core:
 
     def begin(self, hold: Hold) -> None:
         self.holds[hold.token] = hold
+        if self._early_stops and hold.token in self._early_stops:
+            del self._early_stops[hold.token]
+            hold.ask_to_stop()
         self.keeper.add(hold)
 
     def end(self, hold: Hold) -> None:
@@ -172,6 +177,11 @@ class Core:
         hold = self.holds.get(token)
         if hold is not None:
             hold.ask_to_stop()
+            return
+        # The message may be faster than the reply that says what this token was given.
+        while len(self._early_stops) >= EARLY:
+            self._early_stops.pop(next(iter(self._early_stops), ""), None)
+        self._early_stops[token] = None
 
     def _told_lost(self, token: str, reason: str) -> None:
         hold = self.holds.get(token)
