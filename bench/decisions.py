@@ -93,7 +93,9 @@ class Used(NamedTuple):
 
     def since(self, start: Used, count: int) -> str:
         cpu, sent, commands, _ = (now - before for now, before in zip(self, start, strict=True))
-        return f"{cpu / count * 1e6:.0f} µs of server CPU, {commands / count:.1f} commands, {sent / count:.0f} bytes sent"
+        return (
+            f"{cpu / count * 1e6:.0f} µs of server CPU, {commands / count:.1f} commands, {sent / count:.0f} bytes sent"
+        )
 
 
 async def run_costs(url: str, server: Any) -> None:
