@@ -177,3 +177,72 @@ def test_logs_say_what_went_wrong_louder(valkey, caplog):
     assert levels["Granted"] == "DEBUG"
     assert levels["Lost"] == "WARNING"
     assert levels["TakenOver"] == "INFO"
+
+
+def run_through(url: str, *observers: Any) -> None:
+    """A run that completes, one that fails, one that is stopped, one that is lost and taken over."""
+    with Holdfast(url, observers=observers) as hf:
+        agent = hf.runs("agent", lease=0.2)
+        agent.start("a", key="user-7")
+        with agent.claim("a"):
+            pass
+        with pytest.raises(ZeroDivisionError), agent.claim("b"):
+            raise ZeroDivisionError
+        agent.start("c")
+        agent.stop("c", "enough")
+        lost = agent.claim("d")
+        hf._core.keeper.remove(lost._given.hold)  # as if this process had stood still
+        lost._given.hold.over = False
+        until_blocking(lambda: lost.lost)
+        with pytest.raises(LeaseLost):
+            lost.check()
+        with agent.claim("d") as again:
+            assert again.attempt == 2
+
+
+def test_counters_of_runs(valkey):
+    counters = Counters()
+    run_through(valkey.url, counters)
+    wanted = {
+        "runs_queued": 2, "runs_taken": 4, "runs_taken_over": 1, "runs_completed": 2, "runs_failed": 1,
+        "runs_stop_asked": 1, "lost_runs": 1, "lost": 0,
+    }  # fmt: skip
+    assert {name: counters[name] for name in wanted} == wanted
+
+
+def test_prometheus_of_runs_names_nobody(valkey):
+    registry = CollectorRegistry()
+    run_through(valkey.url, PrometheusObserver(registry))
+
+    def of(outcome: str) -> float | None:
+        return registry.get_sample_value("holdfast_runs_total", {"outcome": outcome})
+
+    assert [of(word) for word in ("queued", "taken", "taken again", "completed", "failed", "lost")] == [
+        2,
+        3,
+        1,
+        2,
+        1,
+        1,
+    ]
+    assert registry.get_sample_value("holdfast_runs_owned") == 0
+    assert registry.get_sample_value("holdfast_leases_held") == 0
+    assert registry.get_sample_value("holdfast_run_seconds_count") == 3
+    assert "user-7" not in str(list(registry.collect()))
+
+
+def test_opentelemetry_of_runs_names_nobody_in_metrics(valkey):
+    reader = InMemoryMetricReader()
+    run_through(valkey.url, OtelObserver(MeterProvider([reader]).get_meter("test")))
+    found = reader.get_metrics_data().to_json()
+    assert "holdfast.runs" in found
+    assert all(f'"outcome": "{word}"' in found for word in ("queued", "taken", "completed", "failed", "lost"))
+    assert "user-7" not in found
+
+
+def test_logs_of_runs_are_louder_for_what_failed(valkey, caplog):
+    with caplog.at_level(logging.DEBUG, logger="holdfast"):
+        run_through(valkey.url, LogObserver())
+    levels = {(r.holdfast["event"], r.holdfast.get("state", "")): r.levelno for r in caplog.records}
+    assert levels["RunFinished", "failed"] == levels["Lost", ""] == logging.WARNING
+    assert levels["RunFinished", "completed"] == levels["RunTaken", ""] == logging.DEBUG

@@ -23,6 +23,12 @@ from holdfast.events import (
     Released,
     Renewed,
     RenewFailed,
+    RunFinished,
+    RunQueued,
+    RunReturned,
+    RunStopping,
+    RunStuck,
+    RunTaken,
     Taken,
     TakenOver,
     Waited,
@@ -46,6 +52,8 @@ class Counters:
                     self._add("refused", "wait", waited)
                 case Released(held=held):
                     self._add("released", "hold", held)
+                case Lost(what="run") | RunTaken() | RunFinished():
+                    self._run(event)
                 case Lost(what="batch"):
                     self._counts["lost_batches"] += 1
                 case Lost(held=held, reason=reason):
@@ -66,6 +74,16 @@ class Counters:
                     self._counts["absorbed"] += messages
                 case _ if type(event) in _NAMES:
                     self._counts[_NAMES[type(event)]] += 1
+
+    def _run(self, event: Event) -> None:
+        match event:
+            case RunTaken(attempt=attempt):
+                self._counts["runs_taken"] += 1
+                self._counts["runs_taken_over"] += attempt > 1
+            case RunFinished(state=state):
+                self._counts[f"runs_{state}"] += 1
+            case _:
+                self._counts["lost_runs"] += 1
 
     def _add(self, count: str, timing: str, seconds: float) -> None:
         self._counts[count] += 1
@@ -104,5 +122,6 @@ class Counters:
 _NAMES: dict[type[Event], str] = {
     TakenOver: "taken_over", Renewed: "renewed", RenewFailed: "renew_failed", Waited: "waited",
     ClockJumped: "clock_jumped", Nacked: "nacked", Buried: "buried", HandlerFailed: "handler_failed",
-    NearlyFull: "nearly_full", Expiring: "expiring",
+    NearlyFull: "nearly_full", Expiring: "expiring", RunQueued: "runs_queued", RunReturned: "runs_returned",
+    RunStopping: "runs_stop_asked", RunStuck: "runs_stuck",
 }  # fmt: skip

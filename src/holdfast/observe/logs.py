@@ -19,12 +19,15 @@ from holdfast.events import (
     Lost,
     NearlyFull,
     RenewFailed,
+    RunFinished,
+    RunStuck,
     ServerWarning,
     TakenOver,
 )
 
 _WARN = (
     Lost, RenewFailed, Forced, Dropped, NearlyFull, Expiring, HandlerFailed, Buried, ClockJumped, ServerWarning,
+    RunStuck,
 )  # fmt: skip
 _INFO = (Expired, TakenOver)
 
@@ -36,9 +39,8 @@ class LogObserver:
         self._logger = logging.getLogger(logger) if isinstance(logger, str) else logger
 
     def __call__(self, event: Event) -> None:
-        level = (
-            logging.WARNING if isinstance(event, _WARN) else logging.INFO if isinstance(event, _INFO) else logging.DEBUG
-        )
+        bad = isinstance(event, _WARN) or (isinstance(event, RunFinished) and event.state == "failed")
+        level = logging.WARNING if bad else logging.INFO if isinstance(event, _INFO) else logging.DEBUG
         if self._logger.isEnabledFor(level):
             fields = event.as_dict()
             shown = " ".join(f"{key}={value!r}" for key, value in fields.items())

@@ -16,6 +16,11 @@ from holdfast.events import (
     Refused,
     Released,
     RenewFailed,
+    RunFinished,
+    RunQueued,
+    RunReturned,
+    RunStuck,
+    RunTaken,
     Taken,
     TakenOver,
 )
@@ -25,10 +30,15 @@ _OUTCOMES: dict[type[Event], str] = {
 }  # fmt: skip
 
 
-class OtelObserver:
-    """What happens to a lease or a batch inside a span is recorded there; counts and times go to the meter.
+_RUNS: dict[type[Event], str] = {
+    RunQueued: "queued", RunTaken: "taken", RunReturned: "handed back", RunStuck: "stuck",
+}  # fmt: skip
 
-    Span events have the names of locks, users and batches; metrics do not."""
+
+class OtelObserver:
+    """What happens to a lease, a batch or a run inside a span is recorded there; counts and times go to the meter.
+
+    Span events have the names of locks, users, batches and runs; metrics do not."""
 
     def __init__(self, meter: metrics.Meter | None = None) -> None:
         meter = meter or metrics.get_meter("holdfast")
@@ -40,6 +50,8 @@ class OtelObserver:
         self._failed = meter.create_counter("holdfast.renewals.failed", description="Renewals without an answer")
         self._batches = meter.create_counter("holdfast.batches", description="What happened to batches, by outcome")
         self._absorb = meter.create_histogram("holdfast.absorb", unit="s", description="From taking to acknowledging")
+        self._runs = meter.create_counter("holdfast.runs", description="What happened to runs, by outcome")
+        self._run_time = meter.create_histogram("holdfast.run", unit="s", description="From taking a run to its end")
         self._dropped = meter.create_counter("holdfast.dropped", description="Discarded, by what and reason")
 
     def __call__(self, event: Event) -> None:
@@ -61,6 +73,8 @@ class OtelObserver:
                 self._hold.record(held)
             case Lost(what="batch"):
                 self._batches.add(1, {"outcome": "lost"})
+            case Lost(what="run") | RunFinished():
+                self._run(event)
             case Lost(held=held, reason=reason):
                 self._hold.record(held)
                 self._lost.add(1, {"reason": reason})
@@ -70,7 +84,20 @@ class OtelObserver:
                 self._failed.add(1)
             case Dropped(what=what, reason=reason, count=count):
                 self._dropped.add(count, {"what": what, "reason": reason})
-            case _ if type(event) in _OUTCOMES:
-                self._batches.add(1, {"outcome": _OUTCOMES[type(event)]})
-                if isinstance(event, Acked):
-                    self._absorb.record(event.held)
+            case _:
+                self._count(event)
+
+    def _count(self, event: Event) -> None:
+        if type(event) in _RUNS:
+            self._runs.add(1, {"outcome": _RUNS[type(event)]})
+        elif type(event) in _OUTCOMES:
+            self._batches.add(1, {"outcome": _OUTCOMES[type(event)]})
+            if isinstance(event, Acked):
+                self._absorb.record(event.held)
+
+    def _run(self, event: Event) -> None:
+        if isinstance(event, RunFinished):
+            self._runs.add(1, {"outcome": event.state})
+            self._run_time.record(event.held)
+        else:
+            self._runs.add(1, {"outcome": "lost"})

@@ -1,7 +1,7 @@
 """Events as Prometheus metrics. Needs `holdfast[prometheus]`.
 
-Names of locks, users, batches and sessions are not labels: there may be one for each user, and a label value stays for
-ever. `Buffer.totals` has the numbers of each buffer.
+Names of locks, users, batches, runs and sessions are not labels: there may be one for each user, and a label value
+stays for ever. `Buffer.totals` has the numbers of each buffer, `Runs.totals` those of runs.
 """
 
 from __future__ import annotations
@@ -26,6 +26,11 @@ from holdfast.events import (
     Released,
     Renewed,
     RenewFailed,
+    RunFinished,
+    RunQueued,
+    RunReturned,
+    RunStuck,
+    RunTaken,
     Taken,
     TakenOver,
 )
@@ -59,6 +64,11 @@ class PrometheusObserver:
         self._absorb = Histogram(
             "holdfast_absorb_seconds", "From taking a batch to its acknowledgement", registry=registry, buckets=_BUCKETS
         )
+        self._runs = Counter("holdfast_runs_total", "What happened to runs, by outcome", ["outcome"], registry=registry)
+        self._run_time = Histogram(
+            "holdfast_run_seconds", "From taking a run to its end here", registry=registry, buckets=_BUCKETS
+        )
+        self._owned = Gauge("holdfast_runs_owned", "Runs owned by this process now", registry=registry)
         self._alerts = Counter("holdfast_alerts_total", "Buffers near a bound, by kind", ["kind"], registry=registry)
 
     def __call__(self, event: Event) -> None:
@@ -72,6 +82,8 @@ class PrometheusObserver:
             case Released(held=held):
                 self._hold.observe(held)
                 self._held.dec()
+            case Lost(what="run") | RunQueued() | RunTaken() | RunFinished() | RunReturned() | RunStuck():
+                self._run(event)
             case Lost(what="batch"):
                 self._batches.labels("lost").inc()
             case Lost(held=held, reason=reason):
@@ -88,10 +100,28 @@ class PrometheusObserver:
                 self._renewed.labels("failed").inc()
             case Forced(ended=ended):
                 self._forced.inc(ended)
-            case ClockJumped():
-                self._jumps.inc()
             case _:
                 self._buffer(event)
+
+    def _run(self, event: Event) -> None:
+        match event:
+            case RunQueued():
+                self._runs.labels("queued").inc()
+            case RunTaken(attempt=attempt):
+                self._runs.labels("taken" if attempt == 1 else "taken again").inc()
+                self._owned.inc()
+            case RunFinished(state=state, held=held):
+                self._runs.labels(state).inc()
+                self._run_time.observe(held)
+                self._owned.dec()
+            case RunReturned():
+                self._runs.labels("handed back").inc()
+                self._owned.dec()
+            case RunStuck():
+                self._runs.labels("stuck").inc()
+            case _:
+                self._runs.labels("lost").inc()
+                self._owned.dec()
 
     def _buffer(self, event: Event) -> None:
         match event:
@@ -113,3 +143,5 @@ class PrometheusObserver:
                 self._alerts.labels("nearly full").inc()
             case Expiring():
                 self._alerts.labels("expiring").inc()
+            case ClockJumped():
+                self._jumps.inc()

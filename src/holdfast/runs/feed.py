@@ -16,7 +16,7 @@ from holdfast.engine.core import Core
 from holdfast.engine.flow import Await, Flow, Listen
 from holdfast.keys import Id
 from holdfast.runs.flows import ask, gone
-from holdfast.runs.record import START, Event, Position, parse_entries, position, shown, unpack_events
+from holdfast.runs.record import START, Event, Position, end_event, parse_entries, position, shown, unpack_events
 from holdfast.runs.spec import RunSpec
 
 WINDOW = 1000
@@ -212,9 +212,12 @@ class Reader:
         feed.asked_at = core.clock()
         events = parse_entries(reply[5], seen)
         last, dropped_to = position(reply[2].decode()), position(reply[3].decode())
+        ended = len(reply) > 6
         if len(reply[5]) < PAGE:
+            if ended and seen < last:
+                events.append(end_event(last, reply[1], reply[6], reply[7] if len(reply) > 7 else None))
             # Not from further back than what was dropped: whoever comes from there must be told of it.
             feed.begin(max(seen, dropped_to), events, last)
         if seen < dropped_to:
             events = [Event(shown(dropped_to), {"count": int(reply[4])}, dropped_to[0] / 1000, "dropped"), *events]
-        return events, bool(reply[1])
+        return events, ended

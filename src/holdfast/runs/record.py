@@ -153,10 +153,12 @@ def parse_entries(entries: Sequence[Any], after: Position) -> list[Event]:
             events += (
                 batch if after < (last[0], last[1] - len(batch) + 1) else [e for e in batch if position(e.id) > after]
             )
-        elif fields[0] == b"r":
+        else:
             data = {"attempt": int(fields[1]), "after": fields[3].decode()}
             events.append(Event(shown(last), data, last[0] / 1000, "resumed"))
-        else:
-            data = {"state": fields[1].decode(), "reason": _text(fields[3]), "result": _data(fields[5])}
-            events.append(Event(shown(last), data, last[0] / 1000, "end"))
     return events
+
+
+def end_event(last: Position, state: bytes, reason: bytes | None, result: bytes | None) -> Event:
+    data = {"state": state.decode(), "reason": _text(reason), "result": _data(result)}
+    return Event(shown(last), data, last[0] / 1000, "end")

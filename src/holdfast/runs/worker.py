@@ -19,7 +19,7 @@ from holdfast.engine.calling import in_thread
 from holdfast.engine.core import Core
 from holdfast.engine.payload import encode
 from holdfast.errors import HoldfastError, InvalidPayload, LeaseLost, NewerPayload, RunStopped, UnreadablePayload
-from holdfast.events import HandlerFailed, RunStuck, ServerWarning
+from holdfast.events import RunStuck, ServerWarning
 from holdfast.keys import Id
 from holdfast.runs import flows
 from holdfast.runs.flows import Given
@@ -312,11 +312,7 @@ class RunWorker:
         if isinstance(error, RunStopped):
             return Outcome("stopped")
         text = f"{type(error).__name__}: {error}"
-        if self._core.events:
-            self._core.events.emit(
-                HandlerFailed(self._spec.name, str(run.key or ""), str(run.id), run.attempt, text[:500])
-            )
-        else:  # nobody observes: a mistake in a handler must still be seen somewhere
+        if not self._core.events:  # nobody observes: a mistake in a handler must still be seen somewhere
             logging.getLogger("holdfast").warning("a handler of %s failed", self._spec.name, exc_info=error)
         return Outcome("failed", text)
 

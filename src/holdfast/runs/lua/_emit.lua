@@ -12,15 +12,20 @@ local function next_id(count)
   return string.format('%d-%d', last_ms, last_seq)
 end
 
--- Adds to the stream and tells every process that reads this run: with the events, if they are few bytes.
-local function add(count, field, value, ...)
-  local before, first = string.format('%d-%d', last_ms, last_seq), last_ms == 0
+-- Tells every process that reads this run of the next event, and what was the last one before.
+local function announce(count, blob)
+  local before = string.format('%d-%d', last_ms, last_seq)
   local at = next_id(count)
+  call('SPUBLISH', base .. 'ev:' .. id, before .. ' ' .. at .. ' ' .. blob)
+  return at
+end
+
+-- Adds to the stream and tells of it: with the events, if they are few bytes.
+local function add(count, field, value, ...)
+  local first = last_ms == 0
+  local at = announce(count, field == 'b' and #value <= PUSH_MOST and value or '')
   call('XADD', base .. 'e:' .. id, at, field, value, ...)
   if first then call('PEXPIRE', base .. 'e:' .. id, LIFE) end
-  local push = before .. ' ' .. at .. ' '
-  if field == 'b' and #value <= PUSH_MOST then push = push .. value end
-  call('SPUBLISH', base .. 'ev:' .. id, push)
 end
 
 -- Makes room for so many events and bytes, and an eighth more, so that not every event has to: the oldest go.

@@ -41,13 +41,13 @@ local function promote(key)
   end
 end
 
--- Ends the run, for good: state, last event, indexes, life. Reads other runs if its key has some that wait.
+-- Ends the run, for good: state, the id of its last event, indexes, life. Reads other runs if its key has some that wait.
 local function finish(new, reason, result)
   local run, life = id, retention
   local owner, key = unpack(call('HMGET', base .. 'r:' .. id, 'o', 'k'))
   disown(owner)
   local place = (state == QUEUED and not has(GUARD)) and 'due' or 'held'
-  add(1, 'x', STATES[new], 'reason', reason, 'result', result)
+  announce(1, '')
   ended, deadline = now, 0
   unset(WAITS)
   enter(new, now)

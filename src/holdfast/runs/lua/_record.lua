@@ -4,7 +4,8 @@
 -- base .. r:<run>    hash   m record, d digest of what it was started with, i input, k key, y kind, o owner, c checkpoint,
 --                           v result, w reason, p why it should stop
 -- base .. s:<run>    hash   results of finished steps by name
--- base .. e:<run>    stream events: b <count (2), then each: size (4), payload> | r <attempt> <after> | x <state> <reason> <result>
+-- base .. e:<run>    stream events: b <count (2), then each: size (4), payload> | r <attempt> <after>; the end of a run is in
+--                           its record, because a stream for it alone would cost 4 kB
 -- base .. due        zset   queued runs by the time (us) from which a worker may take them: by arrival
 -- base .. held       zset   owned runs by the end of their lease (ms), and `!` with the last fence
 -- base .. idle       zset   workers that wait for a run, by the time of their last look

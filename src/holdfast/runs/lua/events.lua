@@ -7,12 +7,14 @@
 --       3 after       id of the last event seen; 0-0: none
 --       4 count       entries of the stream, at most
 -- returns found | missing
--- found: 1 if the run has ended, id of the last event, id of the last one dropped, how many were, entries
+-- found: state, id of the last event, id of the last one dropped, how many were, entries, and if it has ended, which is
+--        its last event: reason, result
 
 -- include move
 base = ARGV[1]
 if not read(ARGV[2]) then return {'missing'} end
 judge()
 local entries = call('XRANGE', KEYS[2], '(' .. ARGV[3], '+', 'COUNT', ARGV[4])
-return {'found', state > STOPPING and 1 or 0, string.format('%d-%d', last_ms, last_seq),
-  string.format('%d-%d', gone_ms, gone_seq), dropped, entries}
+local ended_by = state > STOPPING and call('HMGET', KEYS[1], 'w', 'v') or {}
+return {'found', STATES[state], string.format('%d-%d', last_ms, last_seq),
+  string.format('%d-%d', gone_ms, gone_seq), dropped, entries, ended_by[1], ended_by[2]}
