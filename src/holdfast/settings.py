@@ -42,7 +42,9 @@ class Settings:
         3600.0, "How long a conversation pair waits for messages that it explains.", 0.05, MAX_SECONDS
     )
     threshold: int = _setting(10, "With so many messages a user is due to be absorbed.", 1, 100_000)
-    max_attempts: int = _setting(5, "After so many attempts a batch goes to the dead letters.", 1, 60_000)
+    max_attempts: int = _setting(
+        5, "After so many attempts a batch goes to the dead letters, and a resumable run fails.", 1, 60_000
+    )
     handler_timeout: float = _setting(300.0, "How long a handler may take for one batch.", 0.01, 86_400.0)
     drain: float = _setting(
         25.0, "How long a stopping worker waits for its handlers before it hands back.", 0.0, 86_400.0

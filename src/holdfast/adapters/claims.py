@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import threading
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
@@ -64,15 +65,16 @@ class Body:
         self._key = key
         self._lease = lease
         self._give_back = give_back
-        whole = inspect.signature(function)
-        self._takes_run = "run" in whole.parameters
-        self.signature = whole.replace(parameters=[p for p in whole.parameters.values() if p.name != "run"])
+        self._whole = inspect.signature(function)
+        seen = [parameter for parameter in self._whole.parameters.values() if parameter.name != "run"]
+        self.signature = self._whole.replace(parameters=seen)
         """As callers see it."""
 
     def __call__(self, message_id: str | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """What the body returned, now or for an earlier message of the run. Raises StandBy, Stopped and Failed.
 
         Anything else that it raises leaves the run as it is or gives it back: the message may come again."""
+        arguments = self.signature.bind(*args, **kwargs).arguments  # refused before anything is claimed
         run_id = message_id if self._run_id is None else self._fill(self._run_id, message_id, args, kwargs)
         if run_id is None:
             raise ConfigurationError("pass run_id= to call this without a message: there is no id to take")
@@ -87,14 +89,14 @@ class Body:
             if over.run.state == "completed":
                 return over.run.result
             raise (Stopped(over.run.reason) if over.run.state == "stopped" else Failed()) from over
-        return self._run(active, args, kwargs)
+        return self._run(active, arguments)
 
-    def _run(self, active: ActiveRun, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _run(self, active: ActiveRun, arguments: dict[str, Any]) -> Any:
         value, lost = None, False
         try:
             with active as run:
                 try:
-                    value = self._function(*args, **kwargs, **({"run": run} if self._takes_run else {}))
+                    value = self._call({**arguments, "run": run})
                 except self._give_back as error:
                     raise _GivenBack(error) from error
                 finally:
@@ -110,6 +112,12 @@ class Body:
         if active.stopping:
             raise Stopped from RunStopped("nothing is to be done: the run was stopped while its body ended")
         return value
+
+    def _call(self, arguments: dict[str, Any]) -> Any:
+        # In the function's own order: `run` may stand before what the message has without names.
+        order = ((name, arguments[name]) for name in self._whole.parameters if name in arguments)
+        bound = inspect.BoundArguments(self._whole, OrderedDict(order))
+        return self._function(*bound.args, **bound.kwargs)
 
     def _fill(self, name: Name, message_id: str | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
         if callable(name):

@@ -151,6 +151,8 @@ class ThreadDriver:
 
     def aside(self, work: Callable[[AsyncDriver], Awaitable[T]]) -> T:
         """Run something on an event loop that lives as long as the client: the keeper's."""
+        if os.getpid() != self._pid:
+            self._forked()
         return self._keeper.submit(work).result()
 
     def later(self, function: Callable[[AsyncDriver], None]) -> None:

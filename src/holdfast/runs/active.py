@@ -10,7 +10,7 @@ from holdfast.engine.aio import AsyncDriver
 from holdfast.engine.core import Core
 from holdfast.engine.payload import decode, encode
 from holdfast.engine.scope import AsyncScope
-from holdfast.errors import ConfigurationError, RunStopped
+from holdfast.errors import ConfigurationError, InvalidPayload, RunStopped
 from holdfast.keys import Id
 from holdfast.keys import decode as decode_id
 from holdfast.runs import flows
@@ -166,7 +166,12 @@ class ActiveRun:
             await self._settle("stopped", "")
             raise flows.stopped(hold, "run/body") from error
         if error is None:
-            await self._settle("completed", "", encode(self.result, self._spec.max_data))
+            try:
+                payload = encode(self.result, self._spec.max_data)
+            except InvalidPayload as problem:
+                await self._settle("failed", f"{type(problem).__name__}: {problem}")
+                raise
+            await self._settle("completed", "", payload)
         elif isinstance(error, Exception):
             await self._settle("failed", f"{type(error).__name__}: {error}")
         else:

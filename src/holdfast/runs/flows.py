@@ -21,15 +21,16 @@ from holdfast.errors import (
     Unavailable,
 )
 from holdfast.events import Dropped, RunFinished, RunQueued, RunReturned, RunStopping, RunTaken
-from holdfast.keys import Id
+from holdfast.keys import Id, id_bytes
 from holdfast.keys import decode as decode_id
 from holdfast.keys import encode as encode_id
 from holdfast.runs.record import Run, parse_run
-from holdfast.runs.spec import ENDED, REASON_MAX, STATES, Place, RunSpec, key_part
+from holdfast.runs.spec import REASON_MAX, STATES, Place, RunSpec, key_part
 
 Home = Callable[[], bool]
 RENEW = "runs/renew"
 OFTEN = 1.0
+ANY, FINAL = 0, 7
 
 
 class Given(NamedTuple):
@@ -150,7 +151,7 @@ def stop(core: Core, spec: RunSpec, run: Id, reason: str) -> Flow[Run]:
 
 
 def stop_all(core: Core, spec: RunSpec, key: Id, reason: str) -> Flow[int]:
-    part = key_part(key)
+    part = encode_id(id_bytes(key))
     unanswered: list[ReplyLost] = []
     keys = (f"{spec.base}a:{part}", f"{spec.base}w:{part}")
     reply = yield from ask(core, spec, "runs/stop_all", keys, (short(reason),), key=part, lost=unanswered)
@@ -168,25 +169,38 @@ def sweep(core: Core, spec: RunSpec) -> Flow[int]:
     return int(reply[1])
 
 
-def indexes(spec: RunSpec, state: str | None, key: Id | None, owner: str | None) -> list[tuple[str, bool]]:
-    """Where to look, and whether what is there has ended."""
+class Index(NamedTuple):
+    """Where runs are listed."""
+
+    name: str
+    state: int
+    """The state that they are in, by its number; ANY, or any that is FINAL."""
+
+    @property
+    def ended(self) -> bool:
+        return self.state == FINAL or self.state > STATES.index("stopping") + 1
+
+
+def indexes(spec: RunSpec, state: str | None, key: Id | None, owner: str | None) -> list[Index]:
+    """Where to look."""
     base = spec.base
     if key is not None:
-        part = key_part(key)
-        return [(f"{base}w:{part}", False), (f"{base}a:{part}", False), (f"{base}h:{part}", True)]
+        part = encode_id(id_bytes(key))
+        return [Index(f"{base}w:{part}", ANY), Index(f"{base}a:{part}", ANY), Index(f"{base}h:{part}", FINAL)]
     if owner is not None:
-        return [(f"{base}o:{encode_id(owner.encode())}", False)]
-    return [(f"{base}is:{one}", one in ENDED) for one in (STATES if state is None else (state,))]
+        return [Index(f"{base}o:{encode_id(id_bytes(owner))}", ANY)]
+    return [Index(f"{base}is:{one}", STATES.index(one) + 1) for one in (STATES if state is None else (state,))]
 
 
 def list_runs(
     core: Core, spec: RunSpec, state: str | None, key: Id | None, owner: str | None, stuck: bool, count: int
 ) -> Flow[list[Run]]:
+    where = indexes(spec, "running" if stuck else state, key, owner)
     yield from sweep(core, spec)
-    keys = [name for name, _ in indexes(spec, "running" if stuck else state, key, owner)]
     # Where the index says less than what is asked for, more of it is read.
     narrow = stuck or (state is not None and (key is not None or owner is not None))
-    reply = yield from ask(core, spec, "runs/list", keys, (max(count, 1000) if narrow else count,))
+    most = max(count, 1000) if narrow else count
+    reply = yield from ask(core, spec, "runs/list", [one.name for one in where], (most, *(one.state for one in where)))
     now = int(reply[1]) / 1000
     runs = [parse_run(reply[at], reply[at + 1]) for at in range(2, len(reply), 2)]
     if state is not None:
@@ -196,11 +210,11 @@ def list_runs(
     return runs[:count]
 
 
-def counts(core: Core, spec: RunSpec, where: Sequence[tuple[str, bool]]) -> Flow[list[int]]:
+def counts(core: Core, spec: RunSpec, where: Sequence[Index]) -> Flow[list[int]]:
     yield from sweep(core, spec)
     reply = yield from call(
-        core.scripts.get("runs/totals"), spec.tag, [name for name, _ in where],
-        (int(spec.retention * 1000), *(int(over) for _, over in where)), clock=core.clock,
+        core.scripts.get("runs/totals"), spec.tag, [one.name for one in where],
+        (int(spec.retention * 1000), *(int(one.ended) for one in where)), clock=core.clock,
         until=core.clock() + core.settings.retry_for,
     )  # fmt: skip
     return [int(number) for number in reply[1:]]

@@ -240,6 +240,7 @@ class RunWorker:
         """Run the handler until it returns, is told to stop, takes too long or loses the run. None: it is lost."""
         hold, changed = run._given.hold, asyncio.Event()
         handler = self._home.create_task(self._call(run))
+        handler.add_done_callback(lambda done: done.cancelled() or done.exception())  # also when nobody waits any more
         handler.add_done_callback(lambda _: changed.set())
         unwatch = hold.watch(lambda: self._tell(changed))
         late = False

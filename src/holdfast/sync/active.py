@@ -11,7 +11,7 @@ from holdfast.engine.core import Core
 from holdfast.engine.payload import decode, encode
 from holdfast.engine.scope import ThreadScope
 from holdfast.engine.threads import ThreadDriver
-from holdfast.errors import ConfigurationError, RunStopped
+from holdfast.errors import ConfigurationError, InvalidPayload, RunStopped
 from holdfast.keys import Id
 from holdfast.keys import decode as decode_id
 from holdfast.runs import flows
@@ -167,7 +167,12 @@ class ActiveRun:
             self._settle("stopped", "")
             raise flows.stopped(hold, "run/body") from error
         if error is None:
-            self._settle("completed", "", encode(self.result, self._spec.max_data))
+            try:
+                payload = encode(self.result, self._spec.max_data)
+            except InvalidPayload as problem:
+                self._settle("failed", f"{type(problem).__name__}: {problem}")
+                raise
+            self._settle("completed", "", payload)
         elif isinstance(error, Exception):
             self._settle("failed", f"{type(error).__name__}: {error}")
         else:

@@ -88,6 +88,12 @@ end
 -- After its owner's time is over: ended, or back in the queue. Whoever comes along does this, so that nothing says
 -- "running" for ever.
 local function judge()
+  if owned() and deadline - now > span then
+    -- The server's clock was set back: a dead owner must not gain by it, and a live one renews.
+    deadline = now + span
+    write()
+    index('held', deadline, id)
+  end
   if state > STOPPING or owned() then return end
   if state == QUEUED then
     if has(GUARD) and tonumber(call('ZSCORE', base .. 'held', id) or 0) <= now then finish(FAILED, 'worker lost', '') end
@@ -103,8 +109,15 @@ local function judge()
   end
 end
 
--- Judges those whose owner's time is over, a number of them.
-local function sweep()
+-- Judges those whose owner's time is over, a number of them; and those whose end is further away than `lease`, which
+-- most are given: after the clock was set back they would be found late.
+local function sweep(lease)
+  local last = lease and call('ZREVRANGE', base .. 'held', 1, 1, 'WITHSCORES')[2]
+  if last and last - now > lease then
+    for _, run in ipairs(call('ZREVRANGE', base .. 'held', 1, 16)) do
+      if read(run) then judge() end
+    end
+  end
   for _, run in ipairs(call('ZRANGEBYSCORE', base .. 'held', '-inf', now, 'LIMIT', 0, 32)) do
     if not read(run) then
       call('ZREM', base .. 'held', run)

@@ -73,10 +73,9 @@ local function touch()
   if has(STEPS) then call('PEXPIRE', base .. 's:' .. id, LIFE) end
 end
 
--- Is it owned by somebody whose time is not over? Further away than it was given for: the server's clock was set back,
--- and a dead owner must not gain by it.
+-- Is it owned by somebody whose time is not over?
 local function owned()
-  return (state == RUNNING or state == STOPPING) and deadline > now and deadline - now <= span
+  return (state == RUNNING or state == STOPPING) and deadline > now
 end
 
 local function mine(holder)

@@ -14,6 +14,7 @@ for _, run in ipairs(call('ZRANGE', KEYS[1], 0, -1)) do runs[#runs + 1] = run en
 local count = 0
 for _, run in ipairs(runs) do
   if read(run) then
+    judge()
     if state < COMPLETED then count = count + 1 end
     halt(ARGV[2])
   end

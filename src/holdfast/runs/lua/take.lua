@@ -17,7 +17,7 @@ base = ARGV[1]
 local stuck = {}
 local answer = {'taken', 0, 0, stuck}
 local free, number = #ARGV - 6, 6
-sweep()
+sweep(tonumber(ARGV[4]))
 for _, run in ipairs(call('ZRANGEBYSCORE', KEYS[1], '-inf', now_us, 'LIMIT', 0, free)) do
   if not read(run) or state ~= QUEUED then
     call('ZREM', KEYS[1], run)
