@@ -120,8 +120,9 @@ def attributes(cls: type) -> Iterator[Attribute]:
         for item, after in pairwise([*statements, None]):
             if not isinstance(item, ast.Assign | ast.AnnAssign):
                 continue
-            name = ast.unparse(item.targets[0] if isinstance(item, ast.Assign) else item.target)
-            if not re.fullmatch(re.escape(start) + r"[a-z]\w*", name):
+            target = item.targets[0] if isinstance(item, ast.Assign) else item.target
+            names = [ast.unparse(one) for one in (target.elts if isinstance(target, ast.Tuple) else [target])]
+            if not all(re.fullmatch(re.escape(start) + r"[a-z]\w*", name) for name in names):
                 continue
             kind = ast.unparse(item.annotation) if isinstance(item, ast.AnnAssign) else ""
             default = ast.unparse(item.value) if item.value and not start else ""
@@ -129,7 +130,8 @@ def attributes(cls: type) -> Iterator[Attribute]:
                 default = ""  # a constant of the module: its name tells a reader nothing
             doc = after.value if isinstance(after, ast.Expr) else None
             text = inspect.cleandoc(doc.value) if isinstance(doc, ast.Constant) and isinstance(doc.value, str) else ""
-            yield Attribute(name.removeprefix(start), kind, default, text)
+            for name in names:  # of several that are set together, the last one has what is said of them
+                yield Attribute(name.removeprefix(start), kind, default, text if name == names[-1] else "")
 
 
 def page(title: str, *parts: str) -> str:

@@ -6,7 +6,7 @@ import ast
 import dataclasses
 import inspect
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from check_docs import slug
@@ -32,6 +32,7 @@ class Reference(Reader):
         from holdfast.events import Event
         from holdfast.keys import Id
         from holdfast.locks.spec import Ttl
+        from holdfast.runs.runner import Handler as RunHandler
         from holdfast.sessions.entry import CountTokens
 
         rows = [
@@ -39,6 +40,12 @@ class Reference(Reader):
             ("`Ttl`", code(Ttl), "seconds, or a class of them: `short`, `medium`, `long`"),
             ("`CountTokens`", alias(CountTokens), "how many tokens a message has"),
             ("`H`", alias(Handler), "a handler: a function of a [batch](buffers.md#batch), or a coroutine function"),
+            (
+                "`RH`",
+                alias(RunHandler),
+                "a handler: a function of an [active run](runs.md#activerun), or a coroutine function",
+            ),
+            ("`Archive`", "a shape", "anything with this `keep`: see [runs](runs.md#archive)"),
             ("`Observer`", f"`Callable[[{Event.__name__}], None]`", "see [events](events.md)"),
         ]
         return "## Names in signatures\n\n" + table(("name", "is", "meaning"), rows)
@@ -68,6 +75,19 @@ class Reference(Reader):
             *[self.cls(cls) for cls in (holdfast.BufferStats, holdfast.BufferTotals)],
         )
 
+    def runs(self) -> str:
+        import holdfast
+        from holdfast.runs.archiver import Archive
+
+        return page(
+            "Runs",
+            "Made by `Holdfast.runs`. `runner`, `work`, `stop_work` and `archive`, which execute and keep them, are "
+            "methods of [the client](client.md). `holdfast.sync` has the same classes for threads. "
+            "[How to use them](../how-to/runs.md).",
+            *[self.cls(cls) for cls in (holdfast.Runs, holdfast.ActiveRun, holdfast.Run, holdfast.Event)],
+            f"{self.cls(Archive)}\n\n[RunArchive](memory.md#runarchive) is one, in SQL.",
+        )
+
     def sessions(self) -> str:
         import holdfast
 
@@ -82,7 +102,8 @@ class Reference(Reader):
     def memory(self) -> str:
         from holdfast import memory
 
-        made = (memory.Memory, memory.Store, memory.Verbatim, memory.ChatModelAgent, memory.Budget, memory.NewEntry)
+        made = (memory.Memory, memory.Store, memory.Verbatim, memory.ChatModelAgent, memory.Budget, memory.NewEntry,
+                memory.RunArchive)  # fmt: skip
         rest = [getattr(memory, name) for name in memory.__all__]
         return page(
             "Long-term memory",
@@ -94,7 +115,7 @@ class Reference(Reader):
 
     def adapters(self) -> str:
         from holdfast import adapters
-        from holdfast.adapters import langchain, openai_agents
+        from holdfast.adapters import celery, dramatiq, langchain, openai_agents, starlette
 
         sections = [
             ("OpenAI Agents SDK", "openai-agents", openai_agents.HoldfastSession),
@@ -105,7 +126,21 @@ class Reference(Reader):
             where = f"For {title}: `from {cls.__module__} import {cls.__name__}`, with `holdfast[{extra}]`."
             heading, _, rest = self.cls(cls, made_by_users=True).partition("\n\n")
             parts.append(f"{heading}\n\n{where}\n\n{rest}")
-        more = "[How to use them](../how-to/session-memory.md#openai-agents-sdk)."
+        functions: list[tuple[str, str, Callable[..., Any]]] = [
+            ("Starlette and FastAPI", "starlette", starlette.event_stream),
+            ("Celery", "celery", celery.as_run),
+            ("Dramatiq", "dramatiq", dramatiq.as_run),
+        ]
+        for title, extra, function in functions:
+            name = function.__name__
+            where = f"For {title}: `from {function.__module__} import {name}`, with `holdfast[{extra}]`."
+            _, _, rest = self.function(name, function).partition("\n\n")
+            parts.append(f"## {name}, for {title}\n\n{where}\n\n{rest}")
+        more = (
+            "How to use them: [sessions](../how-to/session-memory.md#openai-agents-sdk), "
+            "[events of a run](../how-to/chat-with-stop-and-resume.md), "
+            "[runs in Celery and Dramatiq](../how-to/runs-in-celery-and-dramatiq.md)."
+        )
         return page("Adapters", f"{self.doc('adapters', adapters.__doc__)} {more}", *parts)
 
     def errors(self) -> str:
@@ -259,8 +294,8 @@ class Reference(Reader):
     def pages(self) -> dict[str, str]:
         made = {
             f"{make.__name__}.md": make()
-            for make in (self.client, self.locks, self.buffers, self.sessions, self.memory, self.adapters, self.errors,
-                         self.events, self.settings, self.observers, self.testing, self.cli, self.lua)
+            for make in (self.client, self.locks, self.buffers, self.sessions, self.runs, self.memory, self.adapters,
+                         self.errors, self.events, self.settings, self.observers, self.testing, self.cli, self.lua)
         }  # fmt: skip
         return made
 

@@ -19,7 +19,10 @@ local function give(holder, owner, lease, most)
     add(1, 'r', string.format('%d', attempt), 'after', string.format('%d-%d', saved_ms, saved_seq))
     kept, bytes = kept + 1, bytes + 32
   end
-  if state == QUEUED then call('ZREM', base .. 'due', id) end
+  if state == QUEUED then
+    call('ZREM', base .. 'due', id)
+    if attempt > 1 then call('ZREM', base .. 'orphans', id) end
+  end
   enter(RUNNING, now)
   write('o', owner)
   touch()

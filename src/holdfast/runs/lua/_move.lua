@@ -46,7 +46,7 @@ local function finish(new, reason, result)
   local run, life = id, retention
   local owner, key = unpack(call('HMGET', base .. 'r:' .. id, 'o', 'k'))
   disown(owner)
-  local place = (state == QUEUED and not has(GUARD)) and 'due' or 'held'
+  local place = state ~= QUEUED and 'held' or has(GUARD) and 'orphans' or 'due'
   announce(1, '')
   ended, deadline = now, 0
   unset(WAITS)
@@ -76,10 +76,10 @@ local function requeue(at)
   deadline, span = 0, 0
   enter(QUEUED, now)
   write('o', '')
+  call('ZREM', base .. 'held', id)
   if has(GUARD) then
-    index('held', now + ORPHAN, id)
+    index('orphans', now + ORPHAN, id)
   else
-    call('ZREM', base .. 'held', id)
     index('due', at, id)
     if at <= now_us then wake() end
   end
@@ -96,7 +96,7 @@ local function judge()
   end
   if state > STOPPING or owned() then return end
   if state == QUEUED then
-    if has(GUARD) and tonumber(call('ZSCORE', base .. 'held', id) or 0) <= now then finish(FAILED, 'worker lost', '') end
+    if has(GUARD) and tonumber(call('ZSCORE', base .. 'orphans', id) or 0) <= now then finish(FAILED, 'worker lost', '') end
     return
   end
   token = ''  -- the old owner, should it come back, must not take this for its own doing
@@ -126,6 +126,9 @@ local function sweep(lease)
     else
       judge()
     end
+  end
+  for _, run in ipairs(call('ZRANGEBYSCORE', base .. 'orphans', '-inf', now, 'LIMIT', 0, 8)) do
+    if read(run) then judge() else call('ZREM', base .. 'orphans', run) end
   end
 end
 

@@ -8,6 +8,7 @@
 --                           its record, because a stream for it alone would cost 4 kB
 -- base .. due        zset   queued runs by the time (us) from which a worker may take them: by arrival
 -- base .. held       zset   owned runs by the end of their lease (ms), and `!` with the last fence
+-- base .. orphans    zset   queued runs that somebody claimed who is no runner, by the time (ms) they fail without him
 -- base .. idle       zset   workers that wait for a run, by the time of their last look
 -- base .. is:<state> zset   runs by state: by arrival, last progress, or time of the end
 -- base .. a:<key>    zset   runs that have a slot of the key, by arrival
