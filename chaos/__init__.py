@@ -3,6 +3,8 @@
     python -m chaos                      one server: kills, pauses, restarts, cut connections
     python -m chaos --server sentinel    failovers, with what asynchronous replication loses
     python -m chaos --guard off          the same with a sink that checks nothing: it must show duplicates
+    python -m chaos runs                 runs whose owners are killed, frozen and drained, stopped and read meanwhile
+    python -m chaos runs --guard off     the same where a lost owner may still write: the checker must see it
 
 The schedule of faults is drawn from a number (`--schedule`), so that a run can be repeated.
 """

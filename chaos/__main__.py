@@ -19,7 +19,7 @@ def parse(prog: str, plan: Any, off: str, arguments: list[str]) -> argparse.Name
     parser.add_argument("--server", choices=("single", "sentinel", "cluster"), default="single")
     parser.add_argument("--guard", choices=("on", "off"), default="on", help=f"off: {off}")
     for name, default in plan._asdict().items():
-        if isinstance(default, (int, float)):
+        if name not in ("server", "guard"):
             parser.add_argument(f"--{name}", type=type(default), default=default)
     return parser.parse_args(arguments)
 

@@ -1,1 +1,1 @@
-"""Compares the history with what is in SQL."""
+"""Compares the history with what is there in the end: in SQL, and in the server."""

@@ -1,1 +1,1 @@
-"""What was promised to the producers, written down as it happens."""
+"""What was promised, and what each process saw, written down as it happens."""

@@ -1,1 +1,3 @@
-"""Who talks to the server: producers that append, workers that absorb. Each is a process of its own."""
+"""Who talks to the server, each in a process of its own: producers that append and workers that absorb; callers that
+start and stop runs, runners that execute them, readers that follow them.
+"""

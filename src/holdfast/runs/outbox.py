@@ -118,9 +118,9 @@ class Outbox:
 
     async def _send_rest(self, driver: AsyncDriver) -> None:
         if self._current is not None:
+            self._sent_at = self._core.clock()  # what comes during the round trip is gathered, too
             await driver.run(flows.write(self._core, self._spec, self._given, *self._current))
             self._current = None
-            self._sent_at = self._core.clock()
 
     async def settle(self, driver: AsyncDriver, outcome: str, reason: str, result: bytes, delay: float = 0.0) -> str:
         """End the run or hand it back, with all that was emitted before. Answers its state."""

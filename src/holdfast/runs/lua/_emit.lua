@@ -1,5 +1,7 @@
 -- include record
 local PUSH_MOST = 65536
+-- What an entry that says that the run was taken over counts for.
+local MARK = 32
 
 -- The next event's id: server time and a sequence, never lower than an earlier one. Time, so that after a failover that
 -- forgot the last events no id is given out twice.
@@ -41,8 +43,9 @@ local function trim(count, size)
         keep = entry[1]
         break
       end
-      local held = entry[2][1] == 'b' and unpack_('>I2', entry[2][2]) or 1
-      kept, bytes, dropped = kept - held, bytes - #entry[2][2], dropped + held
+      local held, size_of = 1, MARK
+      if entry[2][1] == 'b' then held, size_of = unpack_('>I2', entry[2][2]), #entry[2][2] end
+      kept, bytes, dropped = kept - held, bytes - size_of, dropped + held
       local ms, seq = string.match(entry[1], '^(%d+)-(%d+)$')
       gone_ms, gone_seq = tonumber(ms), tonumber(seq)
       if kept <= 0 then break end

@@ -15,9 +15,9 @@ local function give(holder, owner, lease, most)
   if started == 0 then started = now end
   unset(STUCK)
   if attempt > 1 then
-    trim(1, 32)
+    trim(1, MARK)
     add(1, 'r', string.format('%d', attempt), 'after', string.format('%d-%d', saved_ms, saved_seq))
-    kept, bytes = kept + 1, bytes + 32
+    kept, bytes = kept + 1, bytes + MARK
   end
   if state == QUEUED then
     call('ZREM', base .. 'due', id)
