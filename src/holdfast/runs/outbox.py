@@ -100,21 +100,23 @@ class Outbox:
             return payloads
 
     async def drain(self, driver: AsyncDriver, what: str = "", data: bytes = b"", name: str = "") -> None:
-        """Send all that waits, and with the last of it a checkpoint (`c`) or the result of a step (`s`)."""
+        """Send all that waits now, and with the last of it a checkpoint (`c`) or the result of a step (`s`)."""
         async with self._turn:
             await self._send_rest(driver)
-            while self._waiting or what:
-                blob = self._blob()
-                last = not self._waiting
+            left = len(self._waiting)  # what comes meanwhile has its own time
+            while left > 0 or what:
+                count, blob = self._blob()
+                left -= count
+                last = left <= 0
                 self._number += 1
                 self._current = _Write(self._number, blob, *((what, data, name) if last else ()))
                 if last:
                     what = ""
                 await self._send_rest(driver)
 
-    def _blob(self) -> bytes:
+    def _blob(self) -> tuple[int, bytes]:
         payloads = self._pop()
-        return pack_events(payloads) if payloads else b""
+        return len(payloads), pack_events(payloads) if payloads else b""
 
     async def _send_rest(self, driver: AsyncDriver) -> None:
         if self._current is not None:
@@ -128,9 +130,9 @@ class Outbox:
             await self._send_rest(driver)
             while len(self._waiting) > self._most or self._bytes > self._many:
                 self._number += 1
-                self._current = _Write(self._number, self._blob())
+                self._current = _Write(self._number, self._blob()[1])
                 await self._send_rest(driver)
             flow = flows.settle(
-                self._core, self._spec, self._given, self._number + 1, self._blob(), outcome, reason, result, delay
+                self._core, self._spec, self._given, self._number + 1, self._blob()[1], outcome, reason, result, delay
             )
             return await driver.run(flow)
