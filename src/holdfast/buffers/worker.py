@@ -272,8 +272,10 @@ class Worker:
             self._look_at = [self._core.clock()] * len(self._shards)
             self._wake.set()
             self._prepare_again.clear()
+            # Not `wait_for`: before Python 3.12 it swallows a cancellation that comes together with the event.
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._prepare_again.wait(), rest)
+                async with asyncio.timeout(rest):
+                    await self._prepare_again.wait()
 
     def _prepare(self) -> Flow[None]:
         results = yield Together([self._configure(shard) for shard in self._shards])

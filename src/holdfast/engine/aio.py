@@ -114,6 +114,10 @@ class AsyncDriver:
         """What comes of a call that may have been one of a coroutine function."""
         return await value if inspect.isawaitable(value) else value
 
+    @property
+    def closed(self) -> bool:
+        return self._closed
+
     def call_later(self, seconds: float, function: Callable[[], object]) -> asyncio.TimerHandle:
         return self._loop.call_later(seconds, function)
 

@@ -63,7 +63,8 @@ class Archiver:
             if not more:
                 pause = min(PAUSE_MOST, PAUSE * 2.0 ** min(failures, 10)) * (0.5 + random.random())  # noqa: S311
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._stopping.wait(), pause)
+                    async with asyncio.timeout(pause):
+                        await self._stopping.wait()
 
     async def store_some(self) -> bool:
         """Store a number of runs. Answers True if there are more."""

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from holdfast.engine.aio import AsyncDriver
 from holdfast.engine.core import Core
-from holdfast.errors import HoldfastError
+from holdfast.errors import HoldfastError, ServerFull
 from holdfast.runs import flows
 from holdfast.runs.flows import Given
 from holdfast.runs.record import pack_events
@@ -24,11 +24,13 @@ MOST = 1000
 MANY = 262_144
 """Events, and bytes of events, in one write: a script must not keep the server long."""
 AGAIN = 1.0
+TOLD = 60_000
+"""As many as one write can count."""
 
 
 class _Write(NamedTuple):
     number: int
-    blob: bytes
+    payloads: list[bytes]
     what: str = ""
     data: bytes = b""
     name: str = ""
@@ -49,6 +51,7 @@ class Outbox:
         self._number = 0
         self._current: _Write | None = None
         self._sent_at = float("-inf")
+        self._timer: asyncio.TimerHandle | None = None
         self._most, self._many = min(MOST, spec.max_events // 2), min(MANY, spec.max_bytes // 2)
 
     @property
@@ -68,7 +71,11 @@ class Outbox:
     def _schedule(self, driver: AsyncDriver) -> None:
         """Soon: at once after a quiet while, else when the others have had their time to gather."""
         wait = max(0.0, self._sent_at + self._spec.delay - self._core.clock())
-        driver.call_later(wait, lambda: driver.background(self._send_soon(driver)))
+        self._timer = driver.call_later(wait, lambda: self._fire(driver))
+
+    def _fire(self, driver: AsyncDriver) -> None:
+        if not driver.closed:
+            driver.background(self._send_soon(driver))
 
     async def _send_soon(self, driver: AsyncDriver) -> None:
         with self._lock:
@@ -82,7 +89,7 @@ class Outbox:
             with self._lock:
                 quiet, self._scheduled = not self._scheduled, True
             if quiet:  # out of reach, or full: what was emitted is tried again
-                driver.call_later(AGAIN, lambda: driver.background(self._send_soon(driver)))
+                self._timer = driver.call_later(AGAIN, lambda: self._fire(driver))
 
     def _pop(self) -> list[bytes]:
         with self._lock:
@@ -101,38 +108,56 @@ class Outbox:
 
     async def drain(self, driver: AsyncDriver, what: str = "", data: bytes = b"", name: str = "") -> None:
         """Send all that waits now, and with the last of it a checkpoint (`c`) or the result of a step (`s`)."""
+        hold = self._given.hold
+        if (hold.lost_reason or hold.over) and (self._waiting or self._current or what):
+            raise flows.lost(hold, "runs/write")
         async with self._turn:
             await self._send_rest(driver)
             left = len(self._waiting)  # what comes meanwhile has its own time
             while left > 0 or what:
-                count, blob = self._blob()
-                left -= count
+                payloads = self._pop()
+                left -= len(payloads)
                 last = left <= 0
                 self._number += 1
-                self._current = _Write(self._number, blob, *((what, data, name) if last else ()))
+                self._current = _Write(self._number, payloads, *((what, data, name) if last else ()))
                 if last:
                     what = ""
                 await self._send_rest(driver)
 
-    def _blob(self) -> tuple[int, bytes]:
-        payloads = self._pop()
-        return len(payloads), pack_events(payloads) if payloads else b""
-
     async def _send_rest(self, driver: AsyncDriver) -> None:
         if self._current is not None:
             self._sent_at = self._core.clock()  # what comes during the round trip is gathered, too
-            await driver.run(flows.write(self._core, self._spec, self._given, *self._current))
+            number, payloads, what, data, name = self._current
+            blob = _packed(payloads)
+            await driver.run(flows.write(self._core, self._spec, self._given, number, blob, what, data, name))
             self._current = None
 
     async def settle(self, driver: AsyncDriver, outcome: str, reason: str, result: bytes, delay: float = 0.0) -> str:
         """End the run or hand it back, with all that was emitted before. Answers its state."""
         async with self._turn:
-            await self._send_rest(driver)
-            while len(self._waiting) > self._most or self._bytes > self._many:
-                self._number += 1
-                self._current = _Write(self._number, self._blob()[1])
+            if self._timer is not None:
+                self._timer.cancel()
+            unsent: list[bytes] = []
+            try:
                 await self._send_rest(driver)
+                while len(self._waiting) > self._most or self._bytes > self._many:
+                    self._number += 1
+                    self._current = _Write(self._number, self._pop())
+                    await self._send_rest(driver)
+            except ServerFull:
+                # It was surely not written, and the end is not refused on a full server: it takes the events along.
+                assert self._current is not None
+                self._number, unsent, self._current = self._number - 1, self._current.payloads, None
+            with self._lock:
+                unsent += self._waiting
+                self._waiting.clear()
+                self._bytes = 0
             flow = flows.settle(
-                self._core, self._spec, self._given, self._number + 1, self._blob()[1], outcome, reason, result, delay
-            )
+                self._core, self._spec, self._given, self._number + 1, _packed(unsent[-TOLD:]), outcome, reason, result,
+                delay,
+            )  # fmt: skip
             return await driver.run(flow)
+
+
+def _packed(payloads: list[bytes]) -> bytes:
+    return pack_events(payloads) if payloads else b""

@@ -193,8 +193,10 @@ class RunWorker:
     async def _watch_stops(self) -> None:
         """A message to stop may be lost on its way: ask."""
         while True:
+            # Not `wait_for`: before Python 3.12 it swallows a cancellation that comes together with the event.
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._check.wait(), STOP_CHECK)
+                async with asyncio.timeout(STOP_CHECK):
+                    await self._check.wait()
             self._check.clear()
             holds = [run._given.hold for run in self._active.values()]
             for at in range(0, len(holds), CHUNK):

@@ -63,7 +63,7 @@ local function finish(new, reason, result)
     call('ZREM', base .. 'w:' .. key, id)
     call('ZADD', base .. 'h:' .. key, now, id)
     call('ZREMRANGEBYSCORE', base .. 'h:' .. key, '-inf', now - life)
-    call('PEXPIRE', base .. 'h:' .. key, life)
+    call('PEXPIRE', base .. 'h:' .. key, 2 * life)
     promote(key)
     read(run)
   end
