@@ -237,7 +237,7 @@ async def an_old_primary_that_still_answers_is_left(world: World):
             await lease.release()
         return found
 
-    await until(lands_there, within=3, what="PITFALL 48: the primary that was replaced given up")
+    await until(lands_there, within=2, what="PITFALL 48: the primary that was replaced given up")
 
 
 @pytest.mark.parametrize("case", cases.holding())
