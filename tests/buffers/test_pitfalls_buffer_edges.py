@@ -66,9 +66,7 @@ async def a_server_clock_set_back_does_not_make_a_dead_workers_batch_wait(world:
     dead._taking.hold.abandoned = True
     # when the clock goes back by an hour, expect its batch to be free in about a lease, with a higher fence
     clock.move(-3600)
-    again = await until(
-        lambda: taken(two, "u"), within=1.2, what="PITFALL 13: a dead worker's batch, not after the jump"
-    )
+    again = await until(lambda: taken(two, "u"), within=1.2, what="PITFALL 13: a dead worker's batch after the jump")
     assert (again.id, again.fence > dead.fence) == (dead.id, True), "PITFALL 13: fences went back with the clock"
     assert await again.ack() == 0
 
