@@ -103,6 +103,22 @@ async def test_a_handler_that_blocks_its_loop_loses_its_batch_in_the_end(crew: C
             over.set()
 
 
+async def test_a_worker_that_is_cancelled_ends_whatever_comes_at_that_moment(crew: Crew):
+    """`asyncio.wait_for` of Python 3.11 swallows a cancellation that comes together with what was waited for."""
+    for between in range(6):
+        for told_first in (True, False):
+            member = await crew.worker(gentle([], "coroutine"))
+            worker = member.worker
+            steps = [worker._prepare_again.set, member.working.cancel]
+            for step in steps if told_first else reversed(steps):
+                step()
+                for _ in range(between):
+                    await asyncio.sleep(0)
+            done, _ = await asyncio.wait([member.working], timeout=5)
+            assert done, f"the worker goes on: {between} steps, told first: {told_first}"
+            await crew.retire(member)
+
+
 async def test_a_failure_is_logged_where_nobody_observes(crew: Crew, caplog: pytest.LogCaptureFixture):
     async def handle(batch):
         raise ZeroDivisionError("a typo")

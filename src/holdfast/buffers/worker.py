@@ -273,8 +273,11 @@ class Worker:
             self._look_at = [self._core.clock()] * len(self._shards)
             self._wake.set()
             self._prepare_again.clear()
+            # Not `wait_for`: on Python 3.11 it swallows a cancellation that comes together with the event, and the
+            # worker would wait for this task for ever.
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._prepare_again.wait(), rest)
+                async with asyncio.timeout(rest):
+                    await self._prepare_again.wait()
 
     def _prepare(self) -> Flow[None]:
         results = yield Together([self._configure(shard) for shard in self._shards])
