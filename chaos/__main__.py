@@ -49,11 +49,11 @@ def runs(arguments: list[str]) -> int:
     print(json.dumps({"plan": vars(options), "faults": outcome.faults}))
     for example in account.examples[:SHOWN]:
         print(f"  {example[:300]}")
-    for counts in (account.happened, account.violations):
-        for name, value in sorted(counts.items()):
-            print(f"{name:>18}  {value}")
-    print(f"{'clean':>18}  {account.clean}")
-    print(f"{'seconds':>18}  {outcome.seconds:.0f}")
+    wrong = {f"wrong: {name}": value for name, value in account.violations.items()}
+    for name, value in (*sorted(account.happened.items()), *sorted(wrong.items())):
+        print(f"{name:>21}  {value}")
+    print(f"{'clean':>21}  {account.clean}")
+    print(f"{'seconds':>21}  {outcome.seconds:.0f}")
     return 0 if account.clean == (options.guard == "on") else 1
 
 

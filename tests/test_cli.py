@@ -62,7 +62,7 @@ def test_up_prints_where_to_connect_and_answers_health(node):
 
 def test_release_by_force(valkey):
     with Holdfast(valkey.url) as hf:
-        lease = hf.lock("[red]a", ttl=30).acquire()
+        lease = hf.lock("[red]a", ttl=3).acquire()
         assert "[red]a" in run("locks", "--url", valkey.url).stdout
         done = run("release", "[red]a", "--reason", "stuck", "--url", valkey.url)
         assert (done.returncode, done.stdout) == (0, "1 lease(s) ended\n")

@@ -12,6 +12,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from redis.crc import key_slot
+
 from chaos.faults.schedule import Fault
 from holdfast.testing import FaultProxy, LocalCluster, LocalSentinel, LocalServer
 
@@ -78,8 +80,10 @@ class Workers:
 class Stage:
     """One kind of server. `url` is what producers and workers connect to."""
 
-    def __init__(self, kind: str) -> None:
+    def __init__(self, kind: str, tags: Sequence[str] = ()) -> None:
         self.kind = kind
+        self._tags = tags
+        """On a Cluster, where to strike; none: anywhere."""
         self._server: Any = {
             "single": lambda: LocalServer(persistence="always"),
             "sentinel": lambda: LocalSentinel(persistence="everysec"),
@@ -131,16 +135,19 @@ class Stage:
                 time.sleep(1.0)
                 proxy.heal()
 
+    def _slot(self, pick: int) -> int:
+        return int(key_slot(self._tags[pick % len(self._tags)].encode())) if self._tags else pick % SLOTS
+
     def _fail_over(self, pick: int) -> None:
         if self.kind == "sentinel":
             self._server.failover(kill=True)
         else:
-            self._server.failover(pick % SLOTS, kill=True)
+            self._server.failover(self._slot(pick), kill=True)
         self._server.restart_dead()
         self._server.wait_ready()
 
     def _migrate(self, pick: int) -> None:
-        slot = pick % SLOTS
+        slot = self._slot(pick)
         source = self._server.node_for_slot(slot)
         target = next(
             node for at in range(0, SLOTS, 1000) if (node := self._server.node_for_slot(at)).port != source.port

@@ -19,7 +19,7 @@ from holdfast.engine.flow import call
 from holdfast.engine.keeper import Hold, Keeper
 from holdfast.engine.scope import AsyncScope
 from support.backends import Backends
-from support.conditions import until
+from support.conditions import patiently, until
 from support.mutants import Case, Pitfalls, World, fails, holds, lua, patch
 
 cases = Pitfalls()
@@ -103,7 +103,7 @@ async def a_handler_that_hangs_does_not_keep_its_batch_for_ever(world: World):
     await until(lambda: held.log)
     await worker(world, gentle(log, "coroutine"))
     why = "PITFALL 3: a hung handler keeps its batch, renewed for ever; a second hand-out"
-    await until(lambda: len(held.log) > 1 or log, within=2, what=why)
+    await until(lambda: len(held.log) > 1 or log, within=0.9, what=why)
 
 
 # -- 10: loss is pushed ---------------------------------------------------------------------------------------------
@@ -123,7 +123,7 @@ async def a_handler_is_cancelled_when_its_batch_is_taken_away(world: World):
     await member.inbox.append("ann", "a")
     await until(lambda: held.log)
     await member.inbox.forget("ann")
-    await until(lambda: held.cancelled, within=2, what="PITFALL 10: the end of a handler whose batch was taken away")
+    await until(lambda: held.cancelled, within=0.6, what="PITFALL 10: the end of a handler whose batch was taken away")
 
 
 @cases.pitfall(10, waits_for_the_server=patch(Keeper, "_lose", lambda keeper, hold, reason: None))
@@ -133,7 +133,7 @@ async def a_handler_that_cannot_reach_the_server_is_cancelled_at_its_deadline(wo
     await member.inbox.append("ann", "a")
     await until(lambda: held.log)
     proxy.black_hole()
-    await until(lambda: held.cancelled, within=2, what="PITFALL 10: the end of a handler past its deadline")
+    await until(lambda: held.cancelled, within=1.3, what="PITFALL 10: the end of a handler past its deadline")
 
 
 @cases.pitfall(
@@ -148,7 +148,7 @@ async def a_plain_handler_sees_the_loss_while_it_works(world: World):
     def handle(batch: Any) -> None:
         batch.on_lost(told.set)
         started.set()
-        told.wait(2)
+        told.wait(patiently(0.6))
         saw.append(told.is_set() and batch.lost)
         end.wait(5)
 
@@ -194,7 +194,7 @@ async def a_worker_that_vanishes_in_its_handler_loses_nothing(world: World):
     await until(lambda: held.log)
     proxy.black_hole()
     await worker(world, gentle(log, "coroutine"), sweep=0.1)
-    await until(lambda: log, within=2.5, what="PITFALL 19: a second hand-out of what a dead worker had taken")
+    await until(lambda: log, within=1.6, what="PITFALL 19: a second hand-out of what a dead worker had taken")
     again, first = log[0], held.log[0]
     assert (again.id, again.data, again.attempt) == (first.id, ["a", "b"], 2), "PITFALL 19: it is another batch"
     assert again.fence > first.fence, "PITFALL 19: the second hand-out cannot be told from the first by its fence"
@@ -215,7 +215,7 @@ async def an_error_is_not_taken_for_success(world: World):
 
     member = await worker(world, handle, backoff=0.0)
     await member.inbox.append("ann", "a")
-    await until(lambda: len(log) == 3, within=1.5, what="PITFALL 19: a third attempt after two errors")
+    await until(lambda: len(log) == 3, within=0.6, what="PITFALL 19: a third attempt after two errors")
     assert [(one.attempt, one.data) for one in log] == [(1, ["a"]), (2, ["a"]), (3, ["a"])]
 
 
@@ -230,7 +230,7 @@ async def a_batch_that_fails_for_good_is_kept_as_a_dead_letter(world: World):
     async def letters() -> Any:
         return await member.inbox.dead_letters()
 
-    (letter,) = await until(letters, within=1.5, what="PITFALL 19: a dead letter of what always fails")
+    (letter,) = await until(letters, within=0.6, what="PITFALL 19: a dead letter of what always fails")
     kept = await member.inbox.dead_letter(letter.id)
     assert [message.data for message in kept.messages] == ["a"], "PITFALL 19: the dead letter has lost its messages"
 
@@ -238,7 +238,7 @@ async def a_batch_that_fails_for_good_is_kept_as_a_dead_letter(world: World):
 def _handed_back_as_done(world: World) -> None:
     """What a stopping worker could not finish is acknowledged all the same."""
 
-    def ack_instead(core: Any, spec: Any, taking: Any, delay: float, attempts: int, error: str) -> Any:
+    def ack_instead(core: Any, spec: Any, taking: Any, delay: float, attempts: int, error: str, **_: Any) -> Any:
         return holding.ack(core, spec, taking, None)
 
     world.patch.setattr(holding, "nack", ack_instead)
@@ -253,7 +253,7 @@ async def what_a_stopping_worker_could_not_finish_is_not_lost(world: World):
     second = await worker(world, gentle(log, "coroutine"))
     first.hf.stop_work()
     await first.working
-    await until(lambda: log, within=1.5, what="PITFALL 19: a second hand-out of what was not finished")
+    await until(lambda: log, within=0.6, what="PITFALL 19: a second hand-out of what was not finished")
     assert log[0].attempt == 1, "PITFALL 19: a deploy counts as an attempt, and five of them bury a healthy batch"
     assert (await second.inbox.dead_letters()) == []
 
@@ -274,7 +274,7 @@ async def messages_that_came_while_the_user_was_busy_trigger_when_it_is_free(wor
     await never(lambda: log, 0.1, "PITFALL 23: two have batches of one user")
     # when it is acknowledged, expect a worker to be told
     await batch.ack()
-    await until(lambda: log, within=1.5, what="PITFALL 23: a trigger after the user was busy")
+    await until(lambda: log, within=0.6, what="PITFALL 23: a trigger after the user was busy")
     assert log[0].data == [1, 2, 3]
 
 
@@ -290,7 +290,7 @@ async def a_batch_of_a_dead_worker_stays_in_the_index_of_who_is_due(world: World
     proxy.black_hole()
     await worker(world, gentle(log, "coroutine"), sweep=0.1)
     # with no further append
-    await until(lambda: log, within=2, what="PITFALL 23: a second hand-out without another append")
+    await until(lambda: log, within=1.2, what="PITFALL 23: a second hand-out without another append")
 
 
 @cases.pitfall(
@@ -306,7 +306,7 @@ async def a_batch_that_was_given_back_is_handed_out_without_another_append(world
     await inbox.append("ann", "a")
     batch = await inbox.take("ann")
     await batch.nack(0.1)
-    await until(lambda: log, within=2, what="PITFALL 23: a hand-out of what was given back")
+    await until(lambda: log, within=0.6, what="PITFALL 23: a hand-out of what was given back")
     assert (log[0].id, log[0].attempt) == (batch.id, 2)
 
 
@@ -319,7 +319,7 @@ async def a_signal_to_a_busy_worker_is_not_the_end_of_it(world: World):
     await second.inbox.append(one, 1)
     await until(lambda: held.log)
     await second.inbox.append(two, 1)
-    await until(lambda: len(held.log) == 2, within=2, what="PITFALL 23: an idle worker told by one that is busy")
+    await until(lambda: len(held.log) == 2, within=0.6, what="PITFALL 23: an idle worker told by one that is busy")
     held.go.set()
 
 

@@ -168,7 +168,7 @@ async def a_worker_that_dies_loses_nothing(world: World):
     dead._taking.hold.abandoned = True
     life = world.redis().pttl(key_of(one, "u"))
     assert life > 3_600_000, f"PITFALL 19: a batch whose worker dies is gone in {life} ms"
-    again = await until(lambda: taken(two, "u"), within=3, what="PITFALL 19: the batch of a worker that died")
+    again = await until(lambda: taken(two, "u"), within=0.8, what="PITFALL 19: the batch of a worker that died")
     assert data_of(again.messages) == [1, 2], "PITFALL 19: a worker died and messages are gone"
 
 
@@ -229,7 +229,7 @@ async def an_upload_that_died_does_not_block_its_user(world: World):
     buffer = (await world.client()).buffer("b", capacity=3)
     await buffer.append("u", 1, pending={"file": 0.1})
     await buffer.append("u", 2)
-    batch = await until(lambda: buffer.take("u"), within=2, what="PITFALL 22: an upload given up after its deadline")
+    batch = await until(lambda: buffer.take("u"), within=0.6, what="PITFALL 22: an upload given up after its deadline")
     assert data_of(batch.messages) == [1, 2]
 
 
@@ -248,7 +248,7 @@ async def a_worker_comes_when_the_upload_is_given_up(world: World):
 
     work(world, client, buffer, handler, threshold=1)
     await buffer.append("u", 1, pending={"file": 0.3})
-    await until(lambda: seen == [1], within=3, what="PITFALL 22: a worker, after the deadline of an upload")
+    await until(lambda: seen == [1], within=1, what="PITFALL 22: a worker, after the deadline of an upload")
 
 
 # -- 21, 24: conversations and ages ---------------------------------------------------------------------------------
@@ -295,7 +295,7 @@ async def a_quiet_users_messages_are_absorbed_before_they_are_too_old(world: Wor
 
     work(world, client, buffer, handler, threshold=50)
     await buffer.append("u", 1)
-    await until(lambda: seen == [1], within=3, what="PITFALL 24: a worker, before a quiet user's message is removed")
+    await until(lambda: seen == [1], within=2, what="PITFALL 24: a worker, before a quiet user's message is removed")
 
 
 @cases.pitfall(

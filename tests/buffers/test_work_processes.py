@@ -256,7 +256,10 @@ def test_sigterm_while_it_connects_is_not_forgotten(site: Site, valkey: Backend,
             assert app.process.returncode in (0, -signal.SIGTERM)
 
 
+# Jobs that a shell has put into the background ignore SIGINT, and so do their children, unless they say otherwise.
 BLOCKING_MAIN = """
+import signal
+signal.signal(signal.SIGINT, signal.default_int_handler)
 import app
 try:
     with app.hf:

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 
 import pytest
 
-from holdfast import Fenced, HoldfastError, NotAcquired, ServerError
+from holdfast import Fenced, HoldfastError, LeaseLost, NotAcquired, ServerError
 from holdfast.events import RenewFailed
 from holdfast.sync import Holdfast as SyncHoldfast
 from support.actors import Fleet
@@ -125,8 +126,8 @@ OPERATIONS = {
 KINDS = {"read_acquire": "rw", "permit_acquire": "sem"}
 
 
-async def run_with(fleet: Fleet, bystander, plan_of, operation: str) -> bool:
-    """One run of one operation with one plan. Answers whether the plan was met."""
+async def run_with(fleet: Fleet, bystander, plan_of, operation: str) -> int:
+    """One run of one operation with one plan. Answers how many of its faults were met."""
     client = await fleet.client(**QUICK)
     plan = plan_of()
     install(client, plan)
@@ -139,10 +140,15 @@ async def run_with(fleet: Fleet, bystander, plan_of, operation: str) -> bool:
     plan.faults = {}
     where = f"{operation} with {plan.hits}"
     if lease is not None and not lease.lost:
-        # What the client believes and what the server knows agree.
+        # What the client believes and what the server knows agree, as long as the lease lasts: a slow machine may not
+        # come to renew it.
+        ends = time.monotonic() + lease.remaining()
         info = await world.held(kind)
-        assert [h.fence for h in info.holders] == [lease.fence], where
-        await subject.do(lambda _: lease.release())
+        assert [h.fence for h in info.holders] == [lease.fence] or time.monotonic() > ends, where
+        try:
+            await subject.do(lambda _: lease.release())
+        except LeaseLost:
+            assert time.monotonic() > ends, where
     else:
         # Nothing stays: background work gives it back, and at the latest its time runs out.
         async def nothing_left():
@@ -159,7 +165,7 @@ async def run_with(fleet: Fleet, bystander, plan_of, operation: str) -> bool:
     await subject.stop()
     fleet._actors.remove(subject)
     await fleet.close_client(client)
-    return bool(plan.hits)
+    return len(plan.hits)
 
 
 def _lock_of(hf, kind):
@@ -199,10 +205,11 @@ async def test_every_single_fault(quick_fleet: Fleet, api: str, operation: str, 
 async def test_every_pair_of_faults(quick_fleet: Fleet, api: str, operation: str, pair):
     bystander = await quick_fleet.actor()
     cancel = asyncio.CancelledError if api == "async" else KeyboardInterrupt
-    met = 0
-    for faults in every_pair(*pair, longest=5):
-        met += await run_with(quick_fleet, bystander, lambda f=faults: Plan(f, cancel), operation)
-    assert met >= 3
+
+    async def run(faults: dict[int, str]) -> int:
+        return await run_with(quick_fleet, bystander, lambda: Plan(faults, cancel), operation)
+
+    assert await every_pair(run, *pair, longest=5) >= 3
 
 
 async def test_force_runs_once_although_its_reply_is_lost(quick_fleet: Fleet):

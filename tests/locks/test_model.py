@@ -20,6 +20,7 @@ from hypothesis.stateful import (
 )
 
 from support.backends import Backends
+from support.depth import tries
 from support.model import CLOCK_KEY, Model, MovedClock
 
 LEASE = 3_000
@@ -198,7 +199,7 @@ def test_scripts_agree_with_the_model(backends: Backends, kind: str) -> None:
         run_state_machine_as_test(
             Machine,
             settings=settings(
-                max_examples=60, stateful_step_count=40, deadline=None, derandomize=True,
+                **tries(40, 2000), stateful_step_count=40,
                 suppress_health_check=list(HealthCheck),
             ),
         )  # fmt: skip

@@ -20,7 +20,7 @@ from holdfast.events import Lost, Released, Renewed
 from holdfast.locks.lease import Lease
 from support.actors import ThreadActor
 from support.backends import Backends
-from support.conditions import until
+from support.conditions import patiently, until
 from support.faults import Plan, install
 from support.mutants import (
     Case,
@@ -174,7 +174,7 @@ async def a_cancelled_acquire_leaves_no_lock_behind(world: World):
 
     await until(granted, what="the grant, of which the caller has not heard yet")
     acquiring.cancel()
-    await until(free, within=1.5, what="PITFALL 8: a release of the lock that nobody owns")
+    await until(free, within=0.6, what="PITFALL 8: a release of the lock that nobody owns")
 
 
 @cases.pitfall(8, nothing_given_back=NOTHING_GIVEN_BACK)
@@ -300,10 +300,10 @@ async def a_holder_is_told_of_its_loss_while_it_works(world: World):
     working = world.start(work())
     await entered.wait()
     await operator.force_release("a", reason="test")
-    done, _ = await asyncio.wait([working], timeout=2)
+    done, _ = await asyncio.wait([working], timeout=patiently(0.6))
     assert done, "PITFALL 10: the body went on under a lost lease"
     assert isinstance(working.exception(), LeaseLost), "PITFALL 10: the body ended without LeaseLost"
-    await until(told.is_set, within=2, what="PITFALL 10: the callback")
+    await until(told.is_set, within=0.6, what="PITFALL 10: the callback")
 
 
 @cases.pitfall(10, waits_for_the_server=patch(Keeper, "_lose", lambda keeper, hold, reason: None))
@@ -313,7 +313,7 @@ async def a_holder_that_cannot_reach_the_server_is_told_at_its_deadline(world: W
     lease = await holder.lock("a", ttl=0.6).acquire()
     lease.on_lost(told.set)
     proxy.black_hole()
-    await until(told.is_set, within=2, what="PITFALL 10: word of the loss")
+    await until(told.is_set, within=1.3, what="PITFALL 10: word of the loss")
 
 
 # -- 14: nothing comes back by itself -------------------------------------------------------------------------------
@@ -325,7 +325,7 @@ async def renewal_does_not_make_a_missing_lock_again(world: World):
     lease = await holder.lock("a", ttl=0.9).acquire()
     lease.on_lost(told.set)
     world.redis().delete(place_of(holder, "a").lock)
-    await until(told.is_set, within=2, what="PITFALL 14: the loss of a lock that is gone")
+    await until(told.is_set, within=0.8, what="PITFALL 14: the loss of a lock that is gone")
     assert not (await holder.inspect("a")).held, "PITFALL 14: a renewal made the lock again"
 
 

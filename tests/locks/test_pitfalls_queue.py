@@ -38,7 +38,7 @@ async def waiters_that_nobody_listens_for_are_passed_over(world: World):
     waiting = world.start(live.lock("a").acquire())
     await waiters(holder, "a", 4)
     await lease.release()
-    await must(waiting, "PITFALL 5: a dead head blocks everyone", within=1.5)
+    await must(waiting, "PITFALL 5: a dead head blocks everyone", within=0.6)
 
 
 @cases.pitfall(5, never_leave=lua("locks/_queue", "if deadline <= now or deadline - now > lease", "if deadline == 0"))
@@ -73,7 +73,7 @@ async def a_cancelled_waiter_leaves_the_queue(world: World):
     async def nobody_waits():
         return (await holder.inspect("a")).waiting == 0
 
-    await until(nobody_waits, within=1.5, what="PITFALL 5: the place of a cancelled waiter given up")
+    await until(nobody_waits, within=0.6, what="PITFALL 5: the place of a cancelled waiter given up")
     await lease.release()
 
 
@@ -139,7 +139,7 @@ async def a_release_between_the_request_and_the_subscription_is_not_missed(world
         return await subscribe(tag, channel)
 
     world.patch.setattr(hub, "listen", late)
-    got = await must(waiter.lock("a").acquire(), "PITFALL 11: the waiter sleeps, and the lock is free", within=1.5)
+    got = await must(waiter.lock("a").acquire(), "PITFALL 11: the waiter sleeps, and the lock is free", within=0.6)
     assert got.fence > lease.fence
 
 

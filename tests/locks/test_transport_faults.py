@@ -83,7 +83,7 @@ async def test_the_keeper_keeps_leases_through_cuts(proxied):
     proxy, fleet = proxied
     subject = await fleet.actor(url=proxy.url, **QUICK)
     lease = await subject.do(lambda hf: hf.lock("a", ttl=TTL).acquire())
-    deadline = asyncio.get_running_loop().time() + 3 * TTL
+    deadline = asyncio.get_running_loop().time() + 2 * TTL
     while asyncio.get_running_loop().time() < deadline:
         proxy.cut()
         await asyncio.sleep(0.05)

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator
 from pathlib import Path
 
-import psycopg
 import pytest
 
 from support.postgres import Postgres
-
-_numbers = itertools.count(1)
 
 
 @pytest.fixture(scope="session")
@@ -25,11 +21,8 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """Where an empty database is."""
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path}/memory.db"
-    server = request.getfixturevalue("postgres")
-    name = f"test_{next(_numbers)}"
-    with psycopg.connect(server.dsn, autocommit=True) as connection:
-        connection.execute(f"create schema {name}")
-    return f"postgresql://holdfast@/postgres?host={server.directory}&options=-csearch_path%3D{name}"
+    server: Postgres = request.getfixturevalue("postgres")
+    return server.empty()
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ from memory_help import Says, contents, execute, rows, said
 from holdfast.errors import ConfigurationError
 from holdfast.memory import Memory, NewEntry, Store
 from holdfast.memory.words import Term, indexed, query_terms
+from support.depth import examples
 
 
 def found(store: Store, query: str, **options: Any) -> list[str]:
@@ -56,9 +57,13 @@ def test_what_is_found(everything_said: Store, query: str, names: list[str]) -> 
     assert sorted(found(everything_said, query)) == sorted(TEXTS[name] for name in names)
 
 
-@pytest.fixture
-def everything_said(url: str) -> Any:
-    with Store(url) as store:
+@pytest.fixture(scope="module", params=["sqlite", "postgresql"])
+def everything_said(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """One for all of those that only look."""
+    where = f"sqlite:///{tmp_path_factory.mktemp('said')}/memory.db"
+    if request.param == "postgresql":
+        where = request.getfixturevalue("postgres").empty()
+    with Store(where) as store:
         store.absorb(said(*TEXTS.values()))
         store.absorb(said(*TEXTS.values(), key="somebody else"))
         yield store
@@ -208,7 +213,7 @@ def shared(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 _batches = itertools.count(1)
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(60, 2000), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(text=ALPHABETS, query=ALPHABETS)
 def test_any_text_is_found_by_each_of_its_terms_and_any_query_is_answered(shared: Store, text: str, query: str) -> None:
     number = next(_batches)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from holdfast import Draft
 from holdfast.sessions.entry import encode
 from holdfast.sync import Holdfast
+from support.depth import tries
 
 CALLS = ("c0", "c1", "c2", "c3")
 """So few that ids are used again, as some providers do in every turn."""
@@ -110,7 +111,7 @@ def client(backends):
         yield hf
 
 
-@settings(max_examples=250, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(**tries(100, 2000), suppress_health_check=list(HealthCheck))
 @given(story=stories())
 def test_trimming_never_parts_what_belongs_together(client, story):
     options, saves = story
@@ -153,7 +154,7 @@ def test_the_check_finds_an_orphan(client):
     chat.clear("s")
 
 
-@settings(max_examples=100, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(**tries(60, 2000), suppress_health_check=list(HealthCheck))
 @given(saves=st.lists(drafts(9), min_size=1, max_size=15), pops=st.lists(st.integers(0, 14), max_size=5))
 def test_counters_stay_true(client, saves, pops):
     """The numbers that a session keeps of itself are those of its entries, whatever was saved, trimmed and popped."""

@@ -11,6 +11,7 @@ import pytest
 from holdfast import Holdfast, HoldfastError, Unavailable
 from holdfast.testing import FaultProxy
 from support.conditions import until
+from support.depth import examples
 
 QUICK = {"call_timeout": 0.3, "retry_for": 5.0}
 CALLERS = 20
@@ -56,7 +57,7 @@ async def test_saves_are_stored_once_through_cuts_and_losses(valkey, schedule):
             def returned() -> int:
                 return sum(len(caller.told["returned"]) for caller in callers)
 
-            for trouble in range(1, 41):
+            for trouble in range(1, examples(20, 200) + 1):
                 match chance.randrange(3):
                     case 0:
                         proxy.cut()

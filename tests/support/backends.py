@@ -14,17 +14,24 @@ NAMES = ("valkey", "redis", "sentinel", "cluster")
 
 
 class Backend:
-    """A running server of one kind. `servers` are redis-py clients of its primaries."""
+    """A running server of one kind."""
 
     def __init__(self, kind: str, owner: Any) -> None:
         self.kind = kind
         self.owner = owner
+        self._primaries: list[redis.Redis] = []
 
     @property
     def url(self) -> str:
         return str(self.owner.url)
 
     def primaries(self) -> list[redis.Redis]:
+        """Clients of its primaries. They stay: to find and to reach them anew costs more than most tests do."""
+        if not self._primaries:
+            self._primaries = self._find_primaries()
+        return self._primaries
+
+    def _find_primaries(self) -> list[redis.Redis]:
         if self.kind == "cluster":
             nodes = {self.owner.node_for_slot(slot) for slot in (0, 6000, 16383)}
             return [node.client() for node in nodes]
@@ -34,18 +41,29 @@ class Backend:
         return [self.owner.client()]
 
     def flush(self) -> None:
-        for client in self.primaries():
-            client.flushall()
-            client.close()
+        try:
+            for client in self.primaries():
+                client.flushall()
+        except (redis.ConnectionError, redis.exceptions.ReadOnlyError):  # it was restarted, or has a new primary
+            self.close()
+            for client in self.primaries():
+                client.flushall()
 
     def keys(self) -> dict[str, int]:
         """Every key with its remaining life in ms; -1: for ever."""
         found = {}
         for client in self.primaries():
-            for key in client.scan_iter(count=1000):
-                found[key.decode()] = client.pttl(key)
-            client.close()
+            names = list(client.scan_iter(count=1000))
+            pipe = client.pipeline(transaction=False)
+            for name in names:
+                pipe.pttl(name)
+            found.update(zip((name.decode() for name in names), pipe.execute(), strict=True))
         return found
+
+    def close(self) -> None:
+        for client in self._primaries:
+            client.close()
+        self._primaries = []
 
 
 class Backends:
@@ -74,4 +92,5 @@ class Backends:
 
     def close(self) -> None:
         for backend in self._running.values():
+            backend.close()
             backend.owner.__exit__(None, None, None)

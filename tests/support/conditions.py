@@ -3,14 +3,33 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import contextvars
 import inspect
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
+
+_patience: contextvars.ContextVar[float] = contextvars.ContextVar("patience", default=1.0)
+
+
+@contextlib.contextmanager
+def patience(times: float) -> Iterator[None]:
+    """Inside, `until` waits so many times as long as it is told to."""
+    before = _patience.set(times)
+    try:
+        yield
+    finally:
+        _patience.reset(before)
+
+
+def patiently(seconds: float) -> float:
+    return seconds * _patience.get()
 
 
 async def until(condition: Callable[[], Any], within: float = 10.0, what: str = "the condition") -> Any:
     """Poll until it is true; answers its value."""
+    within = patiently(within)
     deadline = time.monotonic() + within
     while True:
         value = condition()

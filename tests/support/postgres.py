@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import pwd
 import shutil
@@ -43,9 +44,17 @@ class Postgres:
             [where / "postgres", "-D", data, "-k", self.directory, "-c", "listen_addresses=", "-c", "fsync=off"],
             **common,
         )
+        self._numbers = itertools.count(1)
         self.dsn = f"host={self.directory} user=holdfast dbname=postgres"
         until_blocking(self._answers, within=30, what="PostgreSQL")
         return self
+
+    def empty(self) -> str:
+        """The URL of a part of it in which nothing is."""
+        name = f"test_{next(self._numbers)}"
+        with psycopg.connect(self.dsn, autocommit=True) as connection:
+            connection.execute(f"create schema {name}")
+        return f"postgresql://holdfast@/postgres?host={self.directory}&options=-csearch_path%3D{name}"
 
     def _answers(self) -> bool:
         assert self._process.poll() is None, "PostgreSQL did not start"

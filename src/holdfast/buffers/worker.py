@@ -272,7 +272,8 @@ class Worker:
             self._look_at = [self._core.clock()] * len(self._shards)
             self._wake.set()
             self._prepare_again.clear()
-            # Not `wait_for`: before Python 3.12 it swallows a cancellation that comes together with the event.
+            # Not `wait_for`: on Python 3.11 it swallows a cancellation that comes together with the event, and the
+            # worker would wait for this task for ever.
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(rest):
                     await self._prepare_again.wait()

@@ -53,6 +53,7 @@ class AsyncDriver:
         self._failures: dict[Address, int] = {}
         self._alone: list[MuxConnection] = []
         self._background: set[asyncio.Task[Any]] = set()
+        self._listening: set[asyncio.Task[Any]] = set()
         self._closed = False
         self.hub = SignalHub(topology, mailbox, self.refresh, timeout, warn)
 
@@ -188,7 +189,13 @@ class AsyncDriver:
     async def _listen(self, effect: Listen) -> bool:
         """Without a subscription the waiter still asks at its bounded intervals, so a failure here is no error."""
         try:
-            return await self.hub.listen(effect.tag, effect.channel)
+            if effect.seconds is None:
+                return await self.hub.listen(effect.tag, effect.channel)
+            listening = self.background(self.hub.listen(effect.tag, effect.channel))
+            self._listening.add(listening)  # nobody's work is lost with it: `close` does not wait for it
+            listening.add_done_callback(self._listening.discard)
+            async with asyncio.timeout(effect.seconds):
+                return await asyncio.shield(listening)
         except (NotSent, TimeoutError, OSError):
             return False
 
@@ -288,6 +295,8 @@ class AsyncDriver:
         """Let background work finish, then close every connection. Idempotent."""
         if self._closed:
             return
+        for listening in self._listening:
+            listening.cancel()
         if self._background:
             _, late = await asyncio.wait(set(self._background), timeout=self._timeout)
             for task in late:

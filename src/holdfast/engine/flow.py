@@ -98,13 +98,16 @@ class Refresh(Effect):
 
 
 class Listen(Effect):
-    """Make sure that signals for this tag reach this process. Answers True if they did not before."""
+    """Make sure that signals for this tag reach this process. Answers True if they did not before.
 
-    __slots__ = ("channel", "tag")
+    After so many seconds the caller goes on without them (False); whoever asks next may find that they come."""
 
-    def __init__(self, tag: str, channel: str) -> None:
+    __slots__ = ("channel", "seconds", "tag")
+
+    def __init__(self, tag: str, channel: str, seconds: float | None = None) -> None:
         self.tag = tag
         self.channel = channel
+        self.seconds = seconds
 
 
 class Await(Effect):

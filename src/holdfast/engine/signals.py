@@ -195,7 +195,15 @@ class SignalHub:
             if self.listening(channel):
                 return True
             self._channels[channel] = tag
-            await asyncio.wait_for(self._subscribe(tag, channel), self._timeout)
+            try:
+                # Not `wait_for`: on Python 3.11 it swallows a cancellation that comes together with the answer.
+                async with asyncio.timeout(self._timeout):
+                    await self._subscribe(tag, channel)
+            except TimeoutError:
+                # It counts as lost, as a request without a reply does: the next one connects anew.
+                if (live := self._live.get(self._topology.address(tag))) is not None:
+                    live.drop(NotSent("no answer to a subscription"))
+                raise
         return True
 
     def unlisten(self, channel: str) -> None:
@@ -224,7 +232,8 @@ class SignalHub:
             live.confirmed[channel] = asyncio.get_running_loop().create_future()
             assert live.transport is not None
             live.transport.write(pack(b"SSUBSCRIBE", channel))
-        await asyncio.shield(live.confirmed[channel])  # who gives up waiting must not end it for others
+        # Others may wait for the same answer: it does not end with whoever was cancelled or lost patience here.
+        await asyncio.shield(live.confirmed[channel])
 
     async def _connect(self, address: Address) -> _Subscribed:
         made = self._topology.aio_connection(address)

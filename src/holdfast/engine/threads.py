@@ -208,8 +208,9 @@ class ThreadDriver:
 
     def _listen(self, effect: Listen) -> bool:
         """Signals come in over the keeper's loop. Without them the waiter still asks at its bounded intervals."""
+        patience = self._timeout if effect.seconds is None else min(self._timeout, effect.seconds)
         try:
-            return self._keeper.submit(lambda d: d.hub.listen(effect.tag, effect.channel)).result(self._timeout)
+            return self._keeper.submit(lambda d: d.hub.listen(effect.tag, effect.channel)).result(patience)
         except (NotSent, TimeoutError, OSError, RuntimeError):
             return False
 

@@ -90,11 +90,11 @@ def _ask_until(core: Core, spec: Spec, wait: float | None, home: Home, token: st
         first = False
         if clock() >= give_up:
             return WAIT_OVER
-        if (yield Listen(place.tag, place.channels + core.client_id)):
+        pause = min(_pause(min(settings.waiter_lease, spec.ttl), rank, remaining), max(0.0, give_up - clock()))
+        # A subscription that takes its time must not cost the place in the queue: ask again meanwhile.
+        if (yield Listen(place.tag, place.channels + core.client_id, pause)):
             continue  # a grant may have come between the request and the subscription
-        message = yield Await(
-            token, min(_pause(min(settings.waiter_lease, spec.ttl), rank, remaining), give_up - clock())
-        )
+        message = yield Await(token, min(pause, give_up - clock()))
         if message is not None and message.startswith("grant "):
             _, _, fence, ms = message.split(" ")
             return _granted(core, spec, token, int(fence), int(ms) / 1000, asked, started, home, None)
