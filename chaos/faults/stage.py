@@ -30,13 +30,15 @@ class Workers:
         """Seconds that a frozen one stands still: longer than a lease."""
         self._leaving: list[subprocess.Popen[bytes]] = []
         self.running = [self._start() for _ in range(count)]
-        self.killed = self.paused = 0
+        self.killed = self.paused = self.died = 0
+        """Killed and frozen by us; and ended by themselves, which none should."""
 
     def _start(self) -> subprocess.Popen[bytes]:
         return subprocess.Popen(self._command, cwd=ROOT, stdout=subprocess.DEVNULL)
 
     def kill(self, pick: int) -> None:
         at = pick % len(self.running)
+        self.died += self.running[at].poll() is not None
         self.running[at].kill()
         self.running[at].wait()
         self.running[at] = self._start()
@@ -45,6 +47,7 @@ class Workers:
     def drain(self, pick: int) -> None:
         """Told to end; meanwhile the next one starts, as in a rolling deployment."""
         at = pick % len(self.running)
+        self.died += self.running[at].poll() is not None
         self._go_on(self.running[at])
         self.running[at].terminate()
         self._leaving.append(self.running[at])
@@ -68,6 +71,7 @@ class Workers:
         for at, process in enumerate(self.running):
             self._go_on(process)
             if process.poll() is not None:
+                self.died += 1
                 self.running[at] = self._start()
 
     def stop(self) -> None:

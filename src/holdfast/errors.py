@@ -111,7 +111,7 @@ class QueueFull(HoldfastError):
 
 
 class RunStopped(HoldfastError):
-    """Somebody wants this run to stop. Clean up and return."""
+    """Somebody wants this run to stop. Clean up and return. `reason` is what that one said, where it is known here."""
 
     def __init__(self, message: str, *, reason: str = "", **where: object) -> None:
         self.reason = reason

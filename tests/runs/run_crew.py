@@ -78,7 +78,7 @@ class Hand:
 
     def deafen(self) -> None:
         """From now on no message to stop reaches it."""
-        self.hf._core.mailbox.on_stop = lambda token: None
+        self.hf._core.mailbox.on_stop = lambda token, reason: None
 
     async def stop(self) -> None:
         """Let it finish."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -181,7 +180,3 @@ def words(events: list[Event]) -> list[Any]:
         "end": lambda event: event.data["state"],
     }
     return [said[event.kind](event) for event in events]
-
-
-def seconds_since(moment: float) -> float:
-    return time.monotonic() - moment

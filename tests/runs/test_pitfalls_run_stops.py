@@ -56,7 +56,7 @@ def _stop_after_the_reply(hf: Holdfast, runs: Runs) -> None:
     core, sha = hf._core, hf._core.scripts.get("runs/claim").sha
     told: list[str] = []
     real, listener = hf._open.run, core.mailbox.on_stop
-    core.mailbox.on_stop = lambda token: (listener(token), told.append(token))
+    core.mailbox.on_stop = lambda token, reason: (listener(token, reason), told.append(token))
 
     def around(flow: Flow[Any]) -> Flow[Any]:
         send: Any = None
@@ -74,7 +74,7 @@ def _stop_after_the_reply(hf: Holdfast, runs: Runs) -> None:
     hf._open.run = lambda flow: real(around(flow))
 
 
-def _no_early_stops(core: Core, token: str) -> None:
+def _no_early_stops(core: Core, token: str, reason: str) -> None:
     hold = core.holds.get(token)
     if hold is not None:
         hold.ask_to_stop()

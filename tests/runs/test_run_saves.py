@@ -108,7 +108,7 @@ async def test_a_checkpoint_and_a_check_say_that_it_should_stop(rooms: Rooms):
 
 async def test_a_checkpoint_that_stores_finds_the_stop_that_no_message_told(quick: Rooms):
     room, other = await quick.two(lease=30)
-    room.actor.hf._core.mailbox.on_stop = lambda token: None
+    room.actor.hf._core.mailbox.on_stop = lambda token, reason: None
     run = await room.claim("r")
     await other.stop("r")
     assert not run.stopping

@@ -42,7 +42,7 @@ class Core:
         self.mailbox.on_lost = self._told_lost
         self.mailbox.on_stop = self._told_to_stop
         self.holds: dict[str, Hold] = {}
-        self._early_stops: dict[str, None] = {}
+        self._early_stops: dict[str, str] = {}
         self.entered: dict[tuple[str, Any], Any] = {}
         """Leases by lock key and owning task or thread: where re-entry is found."""
         self.specs: dict[Any, Any] = {}
@@ -157,8 +157,7 @@ class Core:
     def begin(self, hold: Hold) -> None:
         self.holds[hold.token] = hold
         if self._early_stops and hold.token in self._early_stops:
-            del self._early_stops[hold.token]
-            hold.ask_to_stop()
+            hold.ask_to_stop(self._early_stops.pop(hold.token, ""))
         self.keeper.add(hold)
 
     def end(self, hold: Hold) -> None:
@@ -173,15 +172,15 @@ class Core:
         if self.events:
             self.events.emit(Lost(hold.name, hold.fence, self.clock() - hold.started, hold.lost_reason, hold.what))
 
-    def _told_to_stop(self, token: str) -> None:
+    def _told_to_stop(self, token: str, reason: str) -> None:
         hold = self.holds.get(token)
         if hold is not None:
-            hold.ask_to_stop()
+            hold.ask_to_stop(reason)
             return
         # The message may be faster than the reply that says what this token was given.
         while len(self._early_stops) >= EARLY:
             self._early_stops.pop(next(iter(self._early_stops), ""), None)
-        self._early_stops[token] = None
+        self._early_stops[token] = reason
 
     def _told_lost(self, token: str, reason: str) -> None:
         hold = self.holds.get(token)

@@ -40,7 +40,7 @@ class Hold:
         "_lock", "_watchers", "abandoned", "adopted", "back", "bucket", "deadline", "ends", "entry", "fence",
         "given_up", "group", "home", "key", "lost_reason", "name", "not_before", "often", "over", "renewing", "renews",
         "span",
-        "started", "stopping", "token", "ttl", "what",
+        "started", "stop_reason", "stopping", "token", "ttl", "what",
     )  # fmt: skip
 
     def __init__(
@@ -74,6 +74,7 @@ class Hold:
         """Renewed after so many seconds at the latest, where a renewal is also how the holder is told something."""
         self.stopping = False
         """Somebody wants whoever holds this to stop."""
+        self.stop_reason = ""
         self.bucket = 0
         self.renewing = False
         self.not_before = 0.0
@@ -98,12 +99,12 @@ class Hold:
             watcher()
         return True
 
-    def ask_to_stop(self) -> None:
+    def ask_to_stop(self, reason: str = "") -> None:
         """The server says that whoever holds this should stop. It stays held. Any thread, any number of times."""
         with self._lock:
             if self.over or self.lost_reason or self.stopping:
                 return
-            self.stopping = True
+            self.stopping, self.stop_reason = True, reason
             watchers = list(self._watchers)
         for watcher in watchers:
             watcher()

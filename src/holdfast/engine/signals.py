@@ -31,7 +31,7 @@ class Mailbox:
         self._lock = threading.Lock()
         self._slots: dict[str, str | Callable[[], None] | None] = {}
         self.on_lost: Callable[[str, str], None] | None = None
-        self.on_stop: Callable[[str], None] | None = None
+        self.on_stop: Callable[[str, str], None] | None = None
         self.feeds: dict[bytes, Callable[[bytes], None]] = {}
         """Called with each message as it came, by channel; with nothing after a reconnect."""
         self.workers: dict[str, Callable[[str], None]] = {}
@@ -60,7 +60,7 @@ class Mailbox:
         wake()
 
     def deliver(self, message: str) -> None:
-        """`grant TOKEN FENCE MS`, `try TOKEN`, `work TOKEN SHARD MS`, `stop TOKEN` or `lost TOKEN REASON`."""
+        """`grant TOKEN FENCE MS`, `try TOKEN`, `work TOKEN SHARD MS`, `stop TOKEN REASON` or `lost TOKEN REASON`."""
         word, _, rest = message.partition(" ")
         token, _, detail = rest.partition(" ")
         if word == "work":
@@ -69,7 +69,7 @@ class Mailbox:
                 worker(detail)
         elif word == "stop":
             if self.on_stop is not None:
-                self.on_stop(token)
+                self.on_stop(token, detail)
         elif word != "lost":
             self._put(token, message)
         elif self.on_lost is not None:

@@ -375,7 +375,11 @@ def lost(hold: Hold, operation: str) -> LeaseLost:
 
 
 def stopped(hold: Hold, operation: str) -> RunStopped:
-    return RunStopped("clean up and return: somebody wants this run to stop", operation=operation, key=hold.name)
+    why = f" ({hold.stop_reason})" if hold.stop_reason else ""
+    return RunStopped(
+        f"clean up and return: somebody wants this run to stop{why}",
+        reason=hold.stop_reason, operation=operation, key=hold.name,
+    )  # fmt: skip
 
 
 def short(reason: str) -> str:

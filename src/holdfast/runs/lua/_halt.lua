@@ -11,6 +11,6 @@ local function halt(reason)
       enter(STOPPING, now)
       write('p', reason)
     end
-    call('SPUBLISH', base .. 'sig:' .. string.sub(token, 1, 16), 'stop ' .. token)
+    call('SPUBLISH', base .. 'sig:' .. string.sub(token, 1, 16), 'stop ' .. token .. ' ' .. reason)
   end
 end
