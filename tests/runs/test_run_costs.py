@@ -271,4 +271,4 @@ async def test_an_ended_run_takes_little_memory_and_gives_it_back(hf: Holdfast, 
     await agent.stop("last")
     assert server.zcard(f"{BASE}is:stopped") == 1
     assert server.zcard(f"{BASE}h:k0") == 1
-    assert list(server.scan_iter(match=f"{BASE}h:*")) == [f"{BASE}h:k0".encode()]
+    await until(lambda: list(server.scan_iter(match=f"{BASE}h:*")) == [f"{BASE}h:k0".encode()], within=10)

@@ -151,11 +151,14 @@ TWICE = ("start", "start_queued", "start_replacing", "start_joining", "settle_co
 @pytest.mark.parametrize("operation", TWICE)
 async def test_every_pair_of_faults(crew: Fleet, server: redis.Redis, api: str, operation: str):
     bystander = await crew.actor()
+
+    async def run(faults: dict[int, str]) -> int:
+        plan = RunPlan(faults, cancellation(api))
+        await run_with(crew, server, bystander, plan, operation)
+        return len(plan.hits)
+
     for pair in PAIRS:
-        met = 0
-        for faults in every_pair(*pair, longest=4):
-            met += await run_with(crew, server, bystander, RunPlan(faults, cancellation(api)), operation)
-        assert met >= 1
+        assert await every_pair(run, *pair, longest=4) >= 1
 
 
 STAYING = ("cut before", "silent", "reply dropped", "LOADING")
@@ -277,8 +280,12 @@ async def test_an_owner_that_goes_on_loses_and_repeats_nothing(valkey: Backend, 
 @pytest.mark.parametrize("pair", [("cancel after", "cancel after"), ("reply dropped", "cancel before"),
                                   ("cancel before", "late"), ("late", "cancel after")], ids=str)  # fmt: skip
 async def test_an_owner_that_goes_on_after_two_faults(valkey: Backend, server: redis.Redis, pair: tuple[str, str]):
-    for faults in every_pair(*pair, longest=5):
-        await owner_goes_on(valkey.url, server, RunPlan(faults))
+    async def run(faults: dict[int, str]) -> int:
+        plan = RunPlan(faults)
+        await owner_goes_on(valkey.url, server, plan)
+        return len(plan.hits)
+
+    assert await every_pair(run, *pair, longest=5) >= 3
 
 
 async def test_many_events_are_stored_once_though_every_third_reply_is_lost(valkey: Backend, server: redis.Redis):
