@@ -8,12 +8,13 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
-from holdfast import ConfigurationError, LeaseLost, RunActive, RunEnded, RunStopped
+from holdfast import ConfigurationError, Indeterminate, LeaseLost, RunActive, RunEnded, RunStopped, Unavailable
 from holdfast.sync import ActiveRun, Holdfast, Runs
 
 Name = str | Callable[..., str]
 """A template that is filled from the arguments, or a function of the arguments."""
 
+AWAY = (Unavailable, Indeterminate)
 MARGIN = 0.2
 """Seconds after the end of a lease: who asks at the very end asks twice."""
 
@@ -84,7 +85,9 @@ class Body:
         try:
             active = self._runs.claim(run_id, key=key, lease=self._lease)
         except RunActive as busy:
-            raise StandBy(self._hf.settings.ttl if self._lease is None else self._lease) from busy
+            raise StandBy(busy.run.remaining + MARGIN) from busy
+        except AWAY as problem:
+            raise StandBy(self._hf.settings.ttl) from problem
         except RunEnded as over:
             if over.run.state == "completed":
                 return over.run.result
@@ -106,11 +109,11 @@ class Body:
             raise back.error from None
         except RunStopped as stopped:
             raise Stopped(stopped.reason) from stopped
+        except AWAY as problem:
+            raise StandBy(self._hf.settings.ttl) from problem  # the next look finds how it ended, or takes it over
         except Exception as error:
             # A lease of something else that the body lost ends there as well: the next look finds that the run failed.
             raise (StandBy(MARGIN) if lost or isinstance(error, LeaseLost) else Failed()) from error
-        if active.stopping:
-            raise Stopped from RunStopped("nothing is to be done: the run was stopped while its body ended")
         return value
 
     def _call(self, arguments: dict[str, Any]) -> Any:

@@ -217,6 +217,8 @@ class AsyncDriver:
     # -- connections --------------------------------------------------------------------------------------------
 
     async def _connection(self, effect: Send) -> MuxConnection:
+        if self._closed:
+            raise ConfigurationError("open a new Holdfast: this one was closed meanwhile")
         address = self.topology.place(effect.node, effect.tag)
         if address is None:
             await self.refresh("unknown")

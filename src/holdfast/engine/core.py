@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import socket
+import threading
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -48,6 +49,7 @@ class Core:
         self.specs: dict[Any, Any] = {}
         self.feeds: dict[str, Any] = {}
         """What is shared by the readers of one channel."""
+        self.feeds_lock = threading.Lock()
         self.busy_until: dict[tuple[str, int], tuple[float, float]] = {}
         """Locks that were seen busy: when, and until when at the latest."""
         self._embedded: EmbeddedServer | None = None
@@ -92,6 +94,8 @@ class Core:
     def connect(self) -> None:
         """Start or find the embedded server and work out the topology. Blocking."""
         self._opened_by = os.getpid()
+        if self.forked:
+            self._name_process()  # made before a fork and opened after it: it is this process's own
         target = self.target
         if target.kind == "embedded":
             self._embedded = EmbeddedServer.open(target.embedded)
@@ -136,6 +140,7 @@ class Core:
     def disconnect(self) -> None:
         """After the driver was closed. Blocking."""
         embedded, self._embedded = self._embedded, None
+        self.mailbox.deliver_all()  # whoever still waits finds that this is closed
         if os.getpid() != self._opened_by:
             return  # a forked child: the keeper and the embedded server are its parent's
         self.keeper.close(CLOSE_SECONDS)
@@ -148,8 +153,9 @@ class Core:
             hold.lose("forked")
         self.holds.clear()
         self.entered.clear()
+        self.feeds_lock = threading.Lock()
         self.feeds.clear()
-        self.mailbox.feeds.clear()
+        self.mailbox.after_fork()
         self._name_process()
 
     # -- holds --------------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ when the server says so, when its deadline passes without an answer, when it was
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 from collections.abc import Awaitable, Callable, Iterable
 from concurrent.futures import Future
@@ -31,6 +32,15 @@ JUMP = 1.0
 ORPHAN = 5.0
 RETRY = 0.5
 SENTINEL_CHECK = 1.0
+
+
+def _tell(watchers: Iterable[Callable[[], None]]) -> None:
+    """A callback that raises must not keep the others from being called, nor end the thread that renews."""
+    for watcher in watchers:
+        try:
+            watcher()
+        except Exception:
+            logging.getLogger("holdfast").exception("a callback about a lease failed")
 
 
 class Hold:
@@ -95,8 +105,7 @@ class Hold:
                 return False
             self.lost_reason = reason
             watchers, self._watchers = self._watchers, []
-        for watcher in watchers:
-            watcher()
+        _tell(watchers)
         return True
 
     def ask_to_stop(self, reason: str = "") -> None:
@@ -106,8 +115,7 @@ class Hold:
                 return
             self.stopping, self.stop_reason = True, reason
             watchers = list(self._watchers)
-        for watcher in watchers:
-            watcher()
+        _tell(watchers)
 
     def watch(self, callback: Callable[[], None]) -> Callable[[], None]:
         """Call back when lost, and when asked to stop (now, if it is). Answers a function that stops watching."""
@@ -116,7 +124,7 @@ class Hold:
             if not self.lost_reason:
                 self._watchers.append(callback)
         if now:
-            callback()
+            _tell([callback])
         return lambda: self._unwatch(callback)
 
     def _unwatch(self, callback: Callable[[], None]) -> None:
@@ -190,6 +198,8 @@ class Keeper:
             return [hold for bucket in self._buckets.values() for hold in bucket]
 
     def start(self) -> None:
+        if self._thread is not None:
+            return  # before the lock: a finaliser may come here in a thread that has it
         with self._lock:
             if self._thread is None:
                 self._start()
@@ -214,6 +224,10 @@ class Keeper:
             return await work(self._driver)
 
         return asyncio.run_coroutine_threadsafe(go(), self._loop)
+
+    @property
+    def alive(self) -> bool:
+        return not self._closing and self._thread is not None and self._thread.is_alive()
 
     def call(self, function: Callable[[AsyncDriver], None]) -> None:
         """Call something on the keeper's loop, soon."""

@@ -74,6 +74,14 @@ def decode(data: bytes) -> Any:
         raise UnreadablePayload(f"inspect what wrote this: the data cannot be read ({error})") from None
 
 
+def canonical(data: bytes) -> bytes:
+    """The same for payloads that are equal: the order of a dict's keys does not count."""
+    try:
+        return _in_order(_decode(memoryview(data)[1:]))
+    except (TypeError, ValueError, OverflowError):  # a number that needs an extension: as it is
+        return data
+
+
 def _unwrap(code: int, data: memoryview) -> Any:
     if code != _BIG:
         raise ValueError(f"extension {code} is not known")
@@ -83,6 +91,7 @@ def _unwrap(code: int, data: memoryview) -> Any:
 
 
 _decode = msgspec.msgpack.Decoder(ext_hook=_unwrap).decode
+_in_order = msgspec.msgpack.Encoder(order="deterministic").encode
 
 
 def _wrapped(value: Any) -> Any:

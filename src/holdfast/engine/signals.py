@@ -75,6 +75,12 @@ class Mailbox:
         elif self.on_lost is not None:
             self.on_lost(token, detail)
 
+    def after_fork(self) -> None:
+        """In the child: nobody waits here, and the lock may have been another thread's."""
+        self._lock = threading.Lock()
+        self._slots.clear()
+        self.feeds.clear()
+
     def wake(self, token: str, message: str) -> None:
         """From inside this process. A message that came already stays."""
         self._put(token, message, only_if_empty=True)
@@ -215,7 +221,8 @@ class SignalHub:
             if known is None or live.closed.done():
                 continue
             if not known.done():
-                known.cancel()
+                known.set_exception(NotSent("nobody wants it any more"))
+                known.exception()
             raw = channel.encode()
             live.leaving[raw] = live.leaving.get(raw, 0) + 1
             assert live.transport is not None

@@ -40,6 +40,7 @@ from holdfast.errors import ConfigurationError
 T = TypeVar("T")
 READ = 65536
 BATCH = 256
+WATCH = 1.0
 
 
 class Wire:
@@ -153,11 +154,24 @@ class ThreadDriver:
         """Run something on an event loop that lives as long as the client: the keeper's."""
         if os.getpid() != self._pid:
             self._forked()
-        return self._keeper.submit(work).result()
+        if self._closed:
+            raise ConfigurationError("open a Holdfast before using it: this one was closed")
+        doing = self._keeper.submit(work)
+        while True:
+            try:
+                return doing.result(WATCH)
+            except TimeoutError:
+                if doing.done():
+                    raise  # its own
+                if not self._keeper.alive:
+                    raise ConfigurationError("open a new Holdfast: this one was closed meanwhile") from None
 
     def later(self, function: Callable[[AsyncDriver], None]) -> None:
         """Call something on that loop, soon."""
-        self._keeper.call(function)
+        if os.getpid() != self._pid:
+            self._forked()
+        if not self._closed:
+            self._keeper.call(function)
 
     def finished(self, value: Any) -> Any:
         """What comes of a call; one of a coroutine function cannot be finished in a thread."""
@@ -279,6 +293,8 @@ class ThreadDriver:
         return self._exchange(address, effect.payload, effect.replies)[-1]
 
     def _exchange(self, address: Address, payload: bytes, replies: int) -> list[Any]:
+        if self._closed:
+            raise ConfigurationError("open a new Holdfast: this one was closed meanwhile")
         free = self._free.get(address)
         if free is None:
             free = self._free.setdefault(address, [])

@@ -11,6 +11,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
 from holdfast.engine.limits import check_count
+from holdfast.errors import ConfigurationError
 from holdfast.keys import Id, decode
 from holdfast.memory.batch import name_column, user_column
 from holdfast.memory.entry import storable, to_json
@@ -141,6 +142,8 @@ class RunArchive:
 
     def forget(self, collection: str, *, key: Id | None = None, before: float | None = None) -> int:
         """Remove the runs of a key, or those that ended before a time (Unix seconds), or both. Answers how many."""
+        if key is None and before is None:
+            raise ConfigurationError("pass key or before: without them all runs of the collection would be removed")
         table = self._store._tables.runs
         wanted = [table.c.collection == name_column(collection, "collection")]
         if key is not None:

@@ -10,15 +10,14 @@ from holdfast.engine.aio import AsyncDriver
 from holdfast.engine.core import Core
 from holdfast.engine.payload import decode, encode
 from holdfast.engine.scope import AsyncScope
-from holdfast.errors import ConfigurationError, InvalidPayload, RunStopped
+from holdfast.errors import HoldfastError, InvalidPayload, RunStopped
+from holdfast.events import ServerWarning
 from holdfast.keys import Id
 from holdfast.keys import decode as decode_id
 from holdfast.runs import flows
 from holdfast.runs.flows import Given
 from holdfast.runs.outbox import Outbox
-from holdfast.runs.spec import RunSpec
-
-STEP_NAME_MAX = 512
+from holdfast.runs.spec import RunSpec, check_step
 
 
 class ActiveRun:
@@ -108,7 +107,7 @@ class ActiveRun:
         Returns before it is stored; `flush` waits for that. Waits itself while very many are unsent. Raises LeaseLost
         once the run is lost. Works while stopping, so that a last word can be said."""
         payload = encode(data, self._spec.max_event)
-        if self._given.hold.lost_reason or self._given.hold.over:
+        if self.lost:
             raise flows.lost(self._given.hold, "run/emit")
         if self._outbox.full:
             await self._driver.aside(self._outbox.drain)
@@ -130,10 +129,9 @@ class ActiveRun:
     async def step(self, name: str, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Call this and save its result under a name; if an earlier owner has, answer that result instead.
 
-        What is saved is as durable as a checkpoint. A process that dies after the call and before the result was saved
+        What is saved is as durable as a checkpoint. When saving it raises, it may be saved all the same. A process that dies after the call and before the result was saved
         has it called again: give the function something to recognise that by, such as the run's id and the name."""
-        if not isinstance(name, str) or not 0 < len(name.encode("utf-8", "replace")) <= STEP_NAME_MAX:
-            raise ConfigurationError(f"name a step with text of 1 to {STEP_NAME_MAX} bytes, not {name!r}")
+        check_step(name)
         if name not in self._steps:
             self.check()
             result = await self._driver.finished(function(*args, **kwargs))
@@ -171,11 +169,16 @@ class ActiveRun:
             except InvalidPayload as problem:
                 await self._settle("failed", f"{type(problem).__name__}: {problem}")
                 raise
-            await self._settle("completed", "", payload)
-        elif isinstance(error, Exception):
-            await self._settle("failed", f"{type(error).__name__}: {error}")
-        else:
-            await self._settle("uncounted", "given back")
+            if await self._settle("completed", "", payload) == "stopped":
+                raise flows.stopped(hold, "run/body")
+            return
+        outcome, reason = "uncounted", "given back"
+        if isinstance(error, Exception):
+            outcome, reason = "failed", f"{type(error).__name__}: {error}"
+        try:
+            await self._settle(outcome, reason)
+        except HoldfastError as problem:  # what the body raised is what the caller must see
+            self._core.events.emit(ServerWarning(f"{self._spec.name}: {problem}"))
 
     async def _settle(self, outcome: str, reason: str, result: bytes = b"") -> str:
-        return await self._driver.aside(lambda driver: self._outbox.settle(driver, outcome, reason, result))
+        return await self._driver.aside(lambda driver: self._outbox.finish(driver, outcome, reason, result))

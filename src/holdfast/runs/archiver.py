@@ -22,6 +22,8 @@ from holdfast.runs.spec import RunSpec
 
 AT_ONCE = 16
 PAUSE, PAUSE_MOST = 2.0, 60.0
+AGAIN = 10.0
+"""What could not be stored is tried again after so long."""
 
 
 class Archive(Protocol):
@@ -70,18 +72,22 @@ class Archiver:
         """Store a number of runs. Answers True if there are more."""
         driver = self._driver
         assert driver is not None
-        _, gone, names = await driver.run(flows.archive(self._core, self._spec, AT_ONCE, ()))
+        _, gone, names = await driver.run(flows.archive(self._core, self._spec, AT_ONCE, AGAIN, ()))
         if gone and self._core.events:
             self._core.events.emit(Dropped(self._spec.name, "run", "not archived in time", gone))
-        stored = []
-        try:
-            for name in names:
+        stored, failure, left = [], None, 0
+        for name in names:
+            try:
                 await self._store_one(driver, name)
+            except Exception as error:  # whatever the store raises: this one comes again, the others go on
+                failure = error
+            else:
                 stored.append(name)
-        finally:
-            if stored:
-                left, _, _ = await driver.run(flows.archive(self._core, self._spec, 1, stored))
-        return bool(names) and left > 0
+        if stored:
+            left, _, _ = await driver.run(flows.archive(self._core, self._spec, 0, AGAIN, stored))
+        if failure is not None:
+            raise failure
+        return bool(stored) and left > 0
 
     async def _store_one(self, driver: AsyncDriver, name: str) -> None:
         run_id = decode_id(name)
@@ -89,6 +95,8 @@ class Archiver:
         events: list[Event] = []
         try:
             run = await driver.run(flows.look(self._core, self._spec, run_id))
+            if not run.over:
+                return  # the id was used again before the first one was stored: this one is listed when it ends
             while not reader.over:
                 events += await driver.run(reader.more())
         except RunGone:

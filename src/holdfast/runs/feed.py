@@ -20,8 +20,9 @@ from holdfast.runs.record import START, Event, Position, end_event, parse_entrie
 from holdfast.runs.spec import RunSpec
 
 WINDOW = 1000
+BYTES = 1_048_576
 PAGE = 64
-"""Events that a feed keeps; entries of the stream (each a write of the owner) in one answer."""
+"""Events that a feed keeps, and their bytes; entries of the stream (each a write of the owner) in one answer."""
 CHECK = 2.0
 """A reader that heard nothing for so long asks: the message, or the run's owner, may be lost."""
 NEWS = "news"
@@ -34,6 +35,7 @@ class Feed:
         self._core = core
         self._lock = threading.Lock()
         self._window: deque[Event] = deque()
+        self._bytes = 0
         self._first = START
         """The id before the first event in the window."""
         self._last: Position | None = None
@@ -52,11 +54,15 @@ class Feed:
         at, _, blob = rest.partition(b" ")
         with self._lock:
             # After a failover the newest ones may be forgotten, and no push speaks of them again.
-            self._newest = max(self._newest, position(at.decode())) if at else START
+            here = position(at.decode()) if at else START
+            self._newest = max(self._newest, here) if at else START
+            if at and self._last is not None and here <= self._last:
+                return  # heard before: over another connection of this process
+            self.pages.clear()
             if self._last is None or not blob or position(before.decode()) != self._last:
                 self._forget()
             else:
-                self._extend(unpack_events(self._newest, blob))
+                self._extend(unpack_events(here, blob), len(blob))
         self.wake()
 
     def miss(self) -> None:
@@ -66,22 +72,25 @@ class Feed:
     def _forget(self) -> None:
         self._last = None
         self._window.clear()
+        self._bytes = 0
 
-    def _extend(self, events: list[Event]) -> None:
+    def _extend(self, events: list[Event], size: int) -> None:
         self._window.extend(events)
+        self._bytes += size
         if events:
             self._last = position(events[-1].id)
-        while len(self._window) > WINDOW:
+        while self._window and (len(self._window) > WINDOW or self._bytes > BYTES):
+            self._bytes -= self._bytes // len(self._window)  # about: they are alike
             self._first = position(self._window.popleft().id)
 
-    def begin(self, after: Position, events: list[Event], last: Position) -> None:
+    def begin(self, after: Position, events: list[Event], last: Position, size: int) -> None:
         """The server told all that comes after `after`: from here on pushes are followed, unless one was faster."""
         with self._lock:
             if self._newest > last or (self._last is not None and self._last >= last):
                 return
-            self._window.clear()
+            self._forget()
             self._first, self._last = after, last
-            self._extend(events)
+            self._extend(events, size)
 
     def after(self, seen: Position) -> list[Event] | None:
         """What comes after `seen`; None if that must be asked for."""
@@ -130,24 +139,28 @@ class Reader:
         feed, self._feed = self._feed, None
         if feed is None:
             return
-        self._core.mailbox.forget(self._token)
-        feed.readers.pop(self._token, None)
-        channel = self._place.channel
-        if not feed.readers and self._core.feeds.get(channel) is feed:
-            del self._core.feeds[channel]
-            self._core.mailbox.feeds.pop(channel.encode(), None)
+        core, channel = self._core, self._place.channel
+        core.mailbox.forget(self._token)
+        with core.feeds_lock:
+            feed.readers.pop(self._token, None)
+            last = not feed.readers and core.feeds.get(channel) is feed
+            if last:
+                del core.feeds[channel]
+                core.mailbox.feeds.pop(channel.encode(), None)
+        if last:
             driver.later(lambda aio: aio.hub.unlisten(channel))
 
     def _join(self) -> Feed:
-        channel = self._place.channel
-        feed = self._core.feeds.get(channel)
-        if feed is None:
-            feed = self._core.feeds[channel] = Feed(self._core)
-            self._core.mailbox.feeds[channel.encode()] = feed.pushed
+        core, channel = self._core, self._place.channel
+        self._token = core.new_token()
+        core.mailbox.expect(self._token)
+        with core.feeds_lock:
+            feed: Feed | None = core.feeds.get(channel)
+            if feed is None:
+                feed = core.feeds[channel] = Feed(core)
+                core.mailbox.feeds[channel.encode()] = feed.pushed
+            feed.readers[self._token] = None
         self._feed = feed
-        self._token = self._core.new_token()
-        self._core.mailbox.expect(self._token)
-        feed.readers[self._token] = None
         return feed
 
     def more(self) -> Flow[list[Event]]:
@@ -217,7 +230,7 @@ class Reader:
             if ended and seen < last:
                 events.append(end_event(last, reply[1], reply[6], reply[7] if len(reply) > 7 else None))
             # Not from further back than what was dropped: whoever comes from there must be told of it.
-            feed.begin(max(seen, dropped_to), events, last)
+            feed.begin(max(seen, dropped_to), events, last, sum(len(fields[1]) for _, fields in reply[5]))
         if seen < dropped_to:
             events = [Event(shown(dropped_to), {"count": int(reply[4])}, dropped_to[0] / 1000, "dropped"), *events]
         return events, ended

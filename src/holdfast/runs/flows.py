@@ -18,6 +18,7 @@ from holdfast.errors import (
     RunGone,
     RunMismatch,
     RunStopped,
+    TooLarge,
     Unavailable,
 )
 from holdfast.events import Dropped, RunFinished, RunQueued, RunReturned, RunStopping, RunTaken
@@ -31,6 +32,7 @@ Home = Callable[[], bool]
 RENEW = "runs/renew"
 OFTEN = 1.0
 ANY, FINAL = 0, 7
+WHERE_KEYS_ARE_COUNTED = {"runs/list", "runs/flags", "runs/find"}
 
 
 class Given(NamedTuple):
@@ -50,6 +52,9 @@ def ask(
     core: Core, spec: RunSpec, script: str, keys: Sequence[Any], args: Sequence[Any], *, key: str = "",
     until: float | None = None, lost: list[ReplyLost] | None = None,
 ) -> Flow[list[Any]]:  # fmt: skip
+    if script not in WHERE_KEYS_ARE_COUNTED:
+        # A cluster slot that is moving to another node answers "later" for as long as one of the keys is not there.
+        keys = (*keys, spec.held, spec.none)
     return call(
         core.scripts.get(script), spec.tag, keys, (spec.base, *args), clock=core.clock,
         until=core.clock() + core.settings.retry_for if until is None else until, key=key, lost=lost,
@@ -76,7 +81,7 @@ def start(core: Core, spec: RunSpec, run: Id, data: Any, key: Id | None, conflic
             f"try again later, or raise the bound: {reply[2]} runs wait already for this {reply[1].decode()}",
             operation="runs/start", key=place.run,
         )  # fmt: skip
-    found = parse_run(reply[2], reply[3])
+    found = parse_run(reply[2], reply[3], int(reply[1]))
     if word == b"mismatch":
         raise RunMismatch(
             "use another run id: this one was started with another input, key or kind",
@@ -107,7 +112,7 @@ def claim(
     if reply[0] == b"taken":
         # No worker asks for it whether it should stop: its renewals do.
         return begin(core, spec, reply[2], token, asked, lease, home, OFTEN)
-    found = parse_run(reply[2], reply[3])
+    found = parse_run(reply[2], reply[3], int(reply[1]))
     if reply[0] == b"ended":
         raise RunEnded(
             f"leave it: this run is over, it {'was' if found.state == 'stopped' else 'has'} {found.state}",
@@ -129,7 +134,7 @@ def look(core: Core, spec: RunSpec, run: Id) -> Flow[Run]:
     reply = yield from ask(core, spec, "runs/look", (place.key,), (place.run,), key=place.run)
     if reply[0] == b"missing":
         raise gone(spec, place, "runs/look")
-    return parse_run(reply[2], reply[3])
+    return parse_run(reply[2], reply[3], int(reply[1]))
 
 
 def gone(spec: RunSpec, place: Place, operation: str) -> RunGone:
@@ -144,7 +149,7 @@ def stop(core: Core, spec: RunSpec, run: Id, reason: str) -> Flow[Run]:
     reply = yield from ask(core, spec, "runs/stop", (place.key,), (place.run, short(reason)), key=place.run)
     if reply[0] == b"missing":
         raise gone(spec, place, "runs/stop")
-    found = parse_run(reply[2], reply[3])
+    found = parse_run(reply[2], reply[3], int(reply[1]))
     if core.events:
         core.events.emit(RunStopping(spec.name, str(found.id), reason, found.state))
     return found
@@ -165,7 +170,7 @@ def stop_all(core: Core, spec: RunSpec, key: Id, reason: str) -> Flow[int]:
 
 def sweep(core: Core, spec: RunSpec) -> Flow[int]:
     """End or requeue what lost its owner. Answers ms until the next lease is over, -1 for never."""
-    reply = yield from ask(core, spec, "runs/sweep", (spec.held,), ())
+    reply = yield from ask(core, spec, "runs/sweep", (spec.held,), (int(spec.stuck * 1000),))
     return int(reply[1])
 
 
@@ -195,18 +200,15 @@ def indexes(spec: RunSpec, state: str | None, key: Id | None, owner: str | None)
 def list_runs(
     core: Core, spec: RunSpec, state: str | None, key: Id | None, owner: str | None, stuck: bool, count: int
 ) -> Flow[list[Run]]:
-    where = indexes(spec, "running" if stuck else state, key, owner)
+    where = [Index(f"{spec.base}stuck", ANY)] if stuck else indexes(spec, state, key, owner)
     yield from sweep(core, spec)
     # Where the index says less than what is asked for, more of it is read.
-    narrow = stuck or (state is not None and (key is not None or owner is not None))
+    narrow = state is not None and (stuck or key is not None or owner is not None)
     most = max(count, 1000) if narrow else count
     reply = yield from ask(core, spec, "runs/list", [one.name for one in where], (most, *(one.state for one in where)))
-    now = int(reply[1]) / 1000
-    runs = [parse_run(reply[at], reply[at + 1]) for at in range(2, len(reply), 2)]
+    runs = [parse_run(reply[at], reply[at + 1], int(reply[1])) for at in range(2, len(reply), 2)]
     if state is not None:
         runs = [run for run in runs if run.state == state]
-    if stuck:
-        runs = [run for run in runs if run.progress is not None and now - run.progress >= spec.stuck]
     return runs[:count]
 
 
@@ -232,7 +234,10 @@ class Look(NamedTuple):
     stuck: list[Id]
 
 
-def take(core: Core, spec: RunSpec, worker: str, most: int, attempts: int, lease: float, home: Home) -> Flow[Look]:
+def take(
+    core: Core, spec: RunSpec, worker: str, most: int, attempts: int, lease: float, home: Home,
+    back: str = "uncounted",
+) -> Flow[Look]:  # fmt: skip
     """Up to `most` runs, those that waited longest first. Cancelled in the middle, it gives back."""
     tokens = [core.new_token() for _ in range(most)]
     owner, asked = owner_part(core), core.clock()
@@ -247,7 +252,10 @@ def take(core: Core, spec: RunSpec, worker: str, most: int, attempts: int, lease
     except INTERRUPTED:
         yield Detach(_hand_back(core, spec, owner, tokens))
         raise
-    given = [begin(core, spec, one, token, asked, lease, home) for one, token in zip(reply[4:], tokens, strict=False)]
+    given = [
+        begin(core, spec, one, token, asked, lease, home, back=back)
+        for one, token in zip(reply[4:], tokens, strict=False)
+    ]
     return Look(given, int(reply[1]), int(reply[2]), [decode_id(run) for run in reply[3]])
 
 
@@ -265,7 +273,7 @@ def _hand_back(core: Core, spec: RunSpec, owner: str, tokens: Sequence[str]) -> 
 
 def begin(
     core: Core, spec: RunSpec, one: list[Any], token: str, asked: float, lease: float, home: Home,
-    often: float = float("inf"),
+    often: float = float("inf"), back: str = "uncounted",
 ) -> Given:  # fmt: skip
     """Hold what was given: id, fence, attempt, ms, key, kind, input, checkpoint, steps, stop."""
     place = spec.place_of(one[0].decode())
@@ -275,7 +283,7 @@ def begin(
         max_hold=None, renews=True, home=home,
     )  # fmt: skip
     hold.what, hold.often = "run", often
-    hold.back = lambda: _settle(core, spec, place, token, 0, b"", "uncounted", "", b"", 0, 0.0)
+    hold.back = lambda: _settle(core, spec, place, token, 0, b"", back, "worker shut down", b"", 0, 0.0)
     if one[9]:
         hold.stopping = True
     core.begin(hold)
@@ -302,6 +310,11 @@ def write(
     reply = yield from ask(core, spec, "runs/write", (place.key,), args, key=place.run, until=until)
     if reply[0] == b"not_held":
         raise taken_away(core, hold, "runs/write")
+    if reply[0] == b"full":
+        raise TooLarge(
+            f"keep what belongs together in one step: a run has {reply[1]} of them at most",
+            operation="runs/write", key=place.run,
+        )  # fmt: skip
     if reply[1]:
         hold.ask_to_stop()
     if reply[2] and core.events:
@@ -403,9 +416,13 @@ def flags(core: Core, spec: RunSpec, holds: Sequence[Hold], active: Callable[[st
             core.end_lost(hold)
 
 
-def archive(core: Core, spec: RunSpec, count: int, stored: Sequence[str]) -> Flow[tuple[int, int, list[str]]]:
-    """Runs that are to be archived, as they stand in keys; how many in all, and how many were gone too early."""
-    reply = yield from ask(core, spec, "runs/archive", (f"{spec.base}arch",), (count, *stored))
+def archive(
+    core: Core, spec: RunSpec, count: int, pause: float, stored: Sequence[str]
+) -> Flow[tuple[int, int, list[str]]]:
+    """How many runs are to be archived, how many were gone too early, and some of them, as they stand in keys. Those
+    come again after `pause` seconds, unless they are among the `stored` of a later call."""
+    args = (count, int(pause * 1000), *stored)
+    reply = yield from ask(core, spec, "runs/archive", (f"{spec.base}arch",), args)
     return int(reply[1]), int(reply[2]), [run.decode() for run in reply[3:]]
 
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from holdfast.engine.aio import AsyncDriver
 from holdfast.engine.core import Core
-from holdfast.errors import HoldfastError, ServerFull
+from holdfast.errors import HoldfastError, ServerFull, TooLarge
 from holdfast.runs import flows
 from holdfast.runs.flows import Given
 from holdfast.runs.record import pack_events
@@ -50,6 +50,8 @@ class Outbox:
         self._turn = asyncio.Lock()
         self._number = 0
         self._current: _Write | None = None
+        self._unknown = False
+        """It was sent before, and may have been written."""
         self._sent_at = float("-inf")
         self._timer: asyncio.TimerHandle | None = None
         self._most, self._many = min(MOST, spec.max_events // 2), min(MANY, spec.max_bytes // 2)
@@ -129,34 +131,62 @@ class Outbox:
             self._sent_at = self._core.clock()  # what comes during the round trip is gathered, too
             number, payloads, what, data, name = self._current
             blob = _packed(payloads)
-            await driver.run(flows.write(self._core, self._spec, self._given, number, blob, what, data, name))
-            self._current = None
+            try:
+                await driver.run(flows.write(self._core, self._spec, self._given, number, blob, what, data, name))
+            except TooLarge:
+                with self._lock:  # nothing of it was written: the events go with the next write
+                    self._waiting.extendleft(reversed(payloads))
+                    self._bytes += sum(map(len, payloads))
+                self._number, self._current = self._number - 1, None
+                raise
+            except ServerFull:
+                raise  # refused, though an attempt before may not have been: `unknown` says that
+            except (HoldfastError, asyncio.CancelledError):
+                self._unknown = True
+                raise  # it may be sent again
+            except BaseException:
+                self._current = None  # it never can be
+                raise
+            self._current, self._unknown = None, False
+
+    async def finish(self, driver: AsyncDriver, outcome: str, reason: str, result: bytes, delay: float = 0.0) -> str:
+        """`settle`, and whoever is cancelled while waiting for it does not stop it."""
+        return await asyncio.shield(driver.background(self.settle(driver, outcome, reason, result, delay)))
 
     async def settle(self, driver: AsyncDriver, outcome: str, reason: str, result: bytes, delay: float = 0.0) -> str:
         """End the run or hand it back, with all that was emitted before. Answers its state."""
-        async with self._turn:
-            if self._timer is not None:
-                self._timer.cancel()
-            unsent: list[bytes] = []
-            try:
+        try:
+            async with self._turn:
+                if self._timer is not None:
+                    self._timer.cancel()
+                number, payloads = await self._rest(driver)
+                flow = flows.settle(
+                    self._core, self._spec, self._given, number, _packed(payloads), outcome, reason, result, delay
+                )
+                return await driver.run(flow)
+        except BaseException:
+            self._core.end(self._given.hold)  # whatever it was: who cannot say how it ended must not keep it
+            raise
+
+    async def _rest(self, driver: AsyncDriver) -> tuple[int, list[bytes]]:
+        """Send what does not go along with the end. Answers the number of the last write, and what does."""
+        unsent: list[bytes] = []
+        try:
+            await self._send_rest(driver)
+            while len(self._waiting) > self._most or self._bytes > self._many:
+                self._number += 1
+                self._current = _Write(self._number, self._pop())
                 await self._send_rest(driver)
-                while len(self._waiting) > self._most or self._bytes > self._many:
-                    self._number += 1
-                    self._current = _Write(self._number, self._pop())
-                    await self._send_rest(driver)
-            except ServerFull:
-                # It was surely not written, and the end is not refused on a full server: it takes the events along.
-                assert self._current is not None
-                self._number, unsent, self._current = self._number - 1, self._current.payloads, None
-            with self._lock:
-                unsent += self._waiting
-                self._waiting.clear()
-                self._bytes = 0
-            flow = flows.settle(
-                self._core, self._spec, self._given, self._number + 1, _packed(unsent[-TOLD:]), outcome, reason, result,
-                delay,
-            )  # fmt: skip
-            return await driver.run(flow)
+        except ServerFull:
+            # It was surely not written, and the end is not refused on a full server: it takes the events along.
+            if self._current is not None and not self._unknown:
+                self._number, unsent = self._number - 1, self._current.payloads
+            self._current = None
+        with self._lock:
+            unsent += self._waiting
+            self._waiting.clear()
+            self._bytes = 0
+        return self._number + 1, unsent[-TOLD:]
 
 
 def _packed(payloads: list[bytes]) -> bytes:

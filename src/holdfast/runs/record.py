@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from holdfast.engine.payload import decode
-from holdfast.errors import ConfigurationError, ServerError, UnreadablePayload
+from holdfast.errors import ConfigurationError, NewerPayload, ServerError, UnreadablePayload
 from holdfast.keys import Id
 from holdfast.keys import decode as decode_id
 from holdfast.runs.spec import ENDED, HEAD, PER_EVENT, STATES
@@ -43,6 +43,8 @@ class Run:
     """When it last emitted, saved or finished something."""
     heartbeat: float | None
     """When its owner last renewed its lease."""
+    remaining: float
+    """Seconds until its owner's lease ends unless it is renewed; 0.0: nobody has it."""
     reason: str
     """Why it failed or was stopped."""
     stop_reason: str
@@ -54,9 +56,9 @@ class Run:
     dropped: int
     """How many events were dropped because there were too many."""
     last_event: str
-    input: Any = None
+    input: Any = field(default=None, repr=False)
     """Not in lists."""
-    result: Any = None
+    result: Any = field(default=None, repr=False)
     """What the handler returned. Not in lists."""
 
     @property
@@ -71,7 +73,7 @@ class Event:
 
     id: str
     """Later events have higher ids. Pass the last one you saw as `after`."""
-    data: Any
+    data: Any = field(repr=False)
     at: float
     """Server time, in seconds since the epoch."""
     kind: str = "data"
@@ -91,7 +93,7 @@ def shown(at: Position) -> str:
     return f"{at[0]}-{at[1]}"
 
 
-def parse_run(run: str | bytes, fields: Sequence[Any]) -> Run:
+def parse_run(run: str | bytes, fields: Sequence[Any], now: int) -> Run:
     """From `m k y o w p i v` of a run's hash, or without the last two."""
     (version, state, flags, attempt, _, _, fence, deadline, span, created, started, ended, progress, _, last_ms,
      last_seq, kept, _, dropped) = _RECORD.unpack_from(fields[0])[:19]  # fmt: skip
@@ -104,7 +106,7 @@ def parse_run(run: str | bytes, fields: Sequence[Any]) -> Run:
         owner=str(decode_id(owner)) if owner and name in ("running", "stopping") else "", attempt=attempt, fence=fence,
         created=created / 1000, started=started / 1000 if started else None, ended=ended / 1000 if ended else None,
         progress=progress / 1000 if progress else None, heartbeat=(deadline - span) / 1000 if deadline else None,
-        reason=reason, stop_reason=stop_reason, waits=bool(flags & _WAITS), events=kept, dropped=dropped,
+        remaining=max(0.0, (deadline - now) / 1000), reason=reason, stop_reason=stop_reason, waits=bool(flags & _WAITS), events=kept, dropped=dropped,
         last_event=f"{last_ms}-{last_seq}",
         input=_data(fields[6]) if len(fields) > 6 else None, result=_data(fields[7]) if len(fields) > 6 else None,
     )  # fmt: skip
@@ -136,9 +138,11 @@ def unpack_events(last: Position, blob: bytes) -> list[Event]:
 
 
 def _data(raw: bytes | None) -> Any:
-    """None for what cannot be read: one damaged value must not hide the rest."""
+    """None for what is damaged: it must not hide the rest. What a newer version wrote is said to be so."""
     try:
         return decode(raw) if raw else None
+    except NewerPayload:
+        raise
     except UnreadablePayload:
         return None
 

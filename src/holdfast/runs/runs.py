@@ -23,7 +23,7 @@ class Runs:
     """A collection of runs. Made by `Holdfast.runs`; making one sends nothing.
 
     A run has one live owner. Once it has ended (completed, failed or stopped) that is final. A stop that was requested
-    before, during or after the start is never missed. Events are totally ordered, and a reader that comes back with the
+    before (up to a minute), during or after the start is never missed. Events are totally ordered, and a reader that comes back with the
     last id it saw gets every later event once and then the end, also when the owner died.
     """
 
@@ -69,7 +69,8 @@ class Runs:
     async def stop(self, run_id: Id, reason: str = "") -> Run:
         """Stop a run wherever it is. A queued one has ended when this returns; a running one is `stopping`, and its
         handler is cancelled. Once this has answered, the run ends `stopped` whatever its handler makes of it. A run
-        that has ended is answered as it is. Raises RunGone if there is no such run."""
+        that has ended is answered as it is. Raises RunGone if there is no such run; one of this id that is started
+        within a minute ends at once."""
         return await self._driver().run(flows.stop(self._core, self._spec, run_id, reason))
 
     async def stop_all(self, key: Id, reason: str = "") -> int:

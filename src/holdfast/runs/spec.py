@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from holdfast.engine.core import Core
 from holdfast.engine.limits import check_count, check_seconds
+from holdfast.engine.payload import canonical
 from holdfast.errors import ConfigurationError
 from holdfast.keys import Id, encode, id_bytes
 from holdfast.settings import MAX_SECONDS
@@ -16,6 +17,7 @@ STATES = ("queued", "running", "stopping", "completed", "failed", "stopped")
 ENDED = STATES[3:]
 NAME_MAX = 64
 KIND_MAX = 64
+STEP_NAME_MAX = 512
 MIN_LEASE, MAX_LEASE = 0.05, 86_400.0
 HEAD = 2
 PER_EVENT = 4
@@ -47,7 +49,7 @@ class RunSpec:
         part = encode(id_bytes(name))
         if not isinstance(name, str) or len(part) > NAME_MAX:
             raise ConfigurationError(f"name runs with text of at most {NAME_MAX} bytes, not {name!r}")
-        if not isinstance(kind, str) or not kind or len(kind.encode()) > KIND_MAX:
+        if not isinstance(kind, str) or not kind or len(kind.encode("utf-8", "surrogatepass")) > KIND_MAX:
             raise ConfigurationError(f"pass kind as text of 1 to {KIND_MAX} bytes, not {kind!r}")
         self.name = name
         self.kind = kind
@@ -76,6 +78,8 @@ class RunSpec:
         self.tag = f"runs.{part}"
         self.base = core.keys.base(self.tag)
         self.due, self.held, self.idle = f"{self.base}due", f"{self.base}held", f"{self.base}idle"
+        self.none = f"{self.base}none"
+        """A key that never is."""
         self.signals = f"{self.base}sig:"
         self.limits = b"".join(
             number.to_bytes(size, "big")
@@ -94,7 +98,7 @@ class RunSpec:
     def digest(self, key: str, data: bytes) -> bytes:
         """Of what a run is started with: the same run id with something else is a mistake."""
         mark = hashlib.blake2b(digest_size=16)
-        for part in (key.encode(), self.kind.encode(), data):
+        for part in (key.encode(), self.kind.encode(), canonical(data)):
             mark.update(len(part).to_bytes(8, "big"))
             mark.update(part)
         return mark.digest()
@@ -110,6 +114,15 @@ def check_state(state: str) -> str:
     if state not in STATES:
         raise ConfigurationError(f"pass state as one of {', '.join(STATES)}, not {state!r}")
     return state
+
+
+def check_step(name: str) -> None:
+    try:
+        size = len(name.encode()) if isinstance(name, str) else 0
+    except UnicodeEncodeError:
+        size = 0
+    if not 0 < size <= STEP_NAME_MAX:
+        raise ConfigurationError(f"name a step with text of 1 to {STEP_NAME_MAX} bytes, not {name!r}")
 
 
 def key_part(key: Id | None) -> str:

@@ -18,7 +18,16 @@ from holdfast.engine.aio import AsyncDriver
 from holdfast.engine.calling import in_thread
 from holdfast.engine.core import Core
 from holdfast.engine.payload import encode
-from holdfast.errors import HoldfastError, InvalidPayload, LeaseLost, NewerPayload, RunStopped, UnreadablePayload
+from holdfast.engine.signals import LOOK
+from holdfast.errors import (
+    HoldfastError,
+    InvalidPayload,
+    LeaseLost,
+    NewerPayload,
+    RunStopped,
+    ServerFull,
+    UnreadablePayload,
+)
 from holdfast.events import RunStuck, ServerWarning
 from holdfast.keys import Id
 from holdfast.runs import flows
@@ -113,12 +122,13 @@ class RunWorker:
     def _told(self, detail: str) -> None:
         """A run is there, or something may have been missed. Signals may come in on another thread."""
         with contextlib.suppress(RuntimeError):  # the loop is closed: nobody works any more
-            self._home.call_soon_threadsafe(self._look_now)
+            self._home.call_soon_threadsafe(self._look_now, detail == LOOK)
 
-    def _look_now(self) -> None:
+    def _look_now(self, missed: bool) -> None:
         self._look_at = 0.0
         self._wake.set()
-        self._check.set()
+        if missed:
+            self._check.set()
 
     async def _take(self, most: int) -> None:
         try:
@@ -127,10 +137,12 @@ class RunWorker:
             found = await self._driver.run(
                 flows.take(
                     self._core, self._spec, self._token, most, self._runner.attempts, self._spec.lease,
-                    self._driver.home(),
+                    self._driver.home(), back="uncounted" if self._runner.resumable else "failed",
                 )
             )  # fmt: skip
         except HoldfastError as error:
+            if isinstance(error, ServerFull):
+                await self._sweep()  # that is not refused, and what lost its owner must not wait
             self._in_trouble("taking runs", error)
             return
         self._trouble = 0
@@ -262,12 +274,19 @@ class RunWorker:
             unwatch()
         if not handler.done():
             # A plain function that lost its run may take long to see it, and must not keep the slot meanwhile.
-            await self._interrupt(handler, 0.0 if self._blocking and hold.lost_reason else self._runner.grace)
+            try:
+                await self._interrupt(handler, 0.0 if self._blocking and hold.lost_reason else self._runner.grace)
+            except asyncio.CancelledError:  # the process ends: no time to wait any longer
+                if hold.lost_reason:
+                    return None
+                await self._settle(run, self._too_late() if late else self._outcome(run, handler))
+                raise
         if hold.lost_reason:
             return None
-        if late:
-            return Outcome("failed", f"TimeoutError: the handler took longer than {self._runner.timeout:g} s")
-        return self._outcome(run, handler)
+        return self._too_late() if late else self._outcome(run, handler)
+
+    def _too_late(self) -> Outcome:
+        return Outcome("failed", f"TimeoutError: the handler took longer than {self._runner.timeout:g} s")
 
     def _tell(self, changed: asyncio.Event) -> None:
         with contextlib.suppress(RuntimeError):
@@ -314,6 +333,8 @@ class RunWorker:
                 return Outcome("completed", "", payload)
         if isinstance(error, RunStopped):
             return Outcome("stopped")
+        if isinstance(error, NewerPayload):
+            return Outcome("uncounted", "", b"", LATER)
         text = f"{type(error).__name__}: {error}"
         if not self._core.events:  # nobody observes: a mistake in a handler must still be seen somewhere
             logging.getLogger("holdfast").warning("a handler of %s failed", self._spec.name, exc_info=error)
@@ -331,7 +352,7 @@ class RunWorker:
     async def _settle(self, run: Any, outcome: Outcome) -> None:
         try:
             await self._aside(
-                lambda driver: run._outbox.settle(driver, outcome.word, outcome.reason, outcome.result, outcome.delay)
+                lambda driver: run._outbox.finish(driver, outcome.word, outcome.reason, outcome.result, outcome.delay)
             )
         except LeaseLost:
             return  # it was said already

@@ -6,6 +6,7 @@ local function create(key, waits, limits, digest, input, kind, archive)
   state, attempt, tries, free, fence, deadline, span, token = QUEUED, 0, 0, 0, 0, 0, 0, ''
   created, started, ended, progress, stop_at = now, 0, 0, 0, 0
   last_ms, last_seq, kept, bytes, dropped, gone_ms, gone_seq, batch, saved_ms, saved_seq = 0, 0, 0, 0, 0, 0, 0, 0, 0, 0
+  local wish = call('HGET', base .. 'r:' .. id, 'p')
   write('d', digest, 'i', input, 'k', key, 'y', kind)
   touch()
   index('is:queued', now, id)
@@ -15,6 +16,8 @@ local function create(key, waits, limits, digest, input, kind, archive)
     if key ~= '' then index('a:' .. key, now_us, id) end
     index('due', now_us, id)
   end
+  -- Somebody wanted it to stop before it was there.
+  if wish then finish(STOPPED, wish, '') end
 end
 
 -- How many runs have a slot of the key. Where all are taken, those whose owner is lost are ended first; a number of
@@ -24,7 +27,7 @@ local function active(key, most)
   if call('ZCARD', name) >= most then
     sweep()
     local head = call('ZRANGE', name, 0, 0)[1]
-    if head and read(head) then judge() elseif head then call('ZREM', name, head) end
+    if head and read(head) then judge() elseif head then drop('a:' .. key, head) end
   end
   promote(key)  -- the key may have more slots than before
   return call('ZCARD', name)

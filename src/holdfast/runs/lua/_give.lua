@@ -13,7 +13,7 @@ local function give(holder, owner, lease, most)
   attempt, tries, token, batch = attempt + 1, most, holder, 0
   deadline, span, progress = now + lease, lease, now
   if started == 0 then started = now end
-  unset(STUCK)
+  unstick()
   if attempt > 1 then
     trim(1, MARK)
     add(1, 'r', string.format('%d', attempt), 'after', string.format('%d-%d', saved_ms, saved_seq))

@@ -28,7 +28,8 @@ local function promote(key)
     local head = call('ZRANGE', base .. 'w:' .. key, 0, 0, 'WITHSCORES')
     if not head[1] then return end
     if not read(head[1]) then
-      call('ZREM', base .. 'w:' .. key, head[1])
+      if newer then return end
+      drop('w:' .. key, head[1])
     else
       if call('ZCARD', base .. 'a:' .. key) >= slots then return end
       call('ZREM', base .. 'w:' .. key, id)
@@ -41,6 +42,12 @@ local function promote(key)
   end
 end
 
+-- Takes what is too old out of an index, a number at a time.
+local function prune(name, before)
+  local old = call('ZRANGEBYSCORE', base .. name, '-inf', before, 'LIMIT', 0, 100)
+  if #old > 0 then call('ZREM', base .. name, unpack(old)) end
+end
+
 -- Ends the run, for good: state, the id of its last event, indexes, life. Reads other runs if its key has some that wait.
 local function finish(new, reason, result)
   local run, life = id, retention
@@ -50,8 +57,9 @@ local function finish(new, reason, result)
   announce(1, '')
   ended, deadline = now, 0
   unset(WAITS)
+  unstick()
   enter(new, now)
-  call('ZREMRANGEBYSCORE', base .. 'is:' .. STATES[new], '-inf', now - life)
+  prune('is:' .. STATES[new], now - life)
   write('w', reason, 'v', result)
   call('ZREM', base .. place, id)
   call('PEXPIRE', base .. 'r:' .. id, life)
@@ -62,7 +70,7 @@ local function finish(new, reason, result)
     call('ZREM', base .. 'a:' .. key, id)
     call('ZREM', base .. 'w:' .. key, id)
     call('ZADD', base .. 'h:' .. key, now, id)
-    call('ZREMRANGEBYSCORE', base .. 'h:' .. key, '-inf', now - life)
+    prune('h:' .. key, now - life)
     call('PEXPIRE', base .. 'h:' .. key, 2 * life)
     promote(key)
     read(run)
@@ -74,6 +82,7 @@ local ORPHAN = 7200000
 local function requeue(at)
   disown(call('HGET', base .. 'r:' .. id, 'o'))
   deadline, span = 0, 0
+  unstick()
   enter(QUEUED, now)
   write('o', '')
   call('ZREM', base .. 'held', id)
@@ -120,7 +129,7 @@ local function sweep(lease)
   end
   for _, run in ipairs(call('ZRANGEBYSCORE', base .. 'held', '-inf', now, 'LIMIT', 0, 32)) do
     if not read(run) then
-      call('ZREM', base .. 'held', run)
+      drop('held', run)
     elseif owned() then
       call('ZADD', base .. 'held', deadline, run)
     else
@@ -128,7 +137,7 @@ local function sweep(lease)
     end
   end
   for _, run in ipairs(call('ZRANGEBYSCORE', base .. 'orphans', '-inf', now, 'LIMIT', 0, 8)) do
-    if read(run) then judge() else call('ZREM', base .. 'orphans', run) end
+    if read(run) then judge() else drop('orphans', run) end
   end
 end
 

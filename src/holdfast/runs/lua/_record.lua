@@ -9,6 +9,9 @@
 -- base .. due        zset   queued runs by the time (us) from which a worker may take them: by arrival
 -- base .. held       zset   owned runs by the end of their lease (ms), and `!` with the last fence
 -- base .. orphans    zset   queued runs that somebody claimed who is no runner, by the time (ms) they fail without him
+-- base .. stuck      zset   runs that were reported to make no progress
+-- base .. none              never there: named with each call, so that a cluster slot that is on its way to another node
+--                           is not used until all of it has arrived
 -- base .. idle       zset   workers that wait for a run, by the time of their last look
 -- base .. is:<state> zset   runs by state: by arrival, last progress, or time of the end
 -- base .. a:<key>    zset   runs that have a slot of the key, by arrival
@@ -40,18 +43,34 @@ local function has(flag) return flags % (2 * flag) >= flag end
 local function set(flag) if not has(flag) then flags = flags + flag end end
 local function unset(flag) if has(flag) then flags = flags - flag end end
 
--- False if there is no such run.
+-- False if there is no such run, or one that a newer version wrote: that one is a newer worker's.
+local newer
 local function read(run)
-  id = run
+  id, newer = run, false
   local meta = call('HGET', base .. 'r:' .. id, 'm')
   if not meta then return false end
+  if string.byte(meta) ~= 1 then
+    newer = true
+    return false
+  end
   local version
   version, state, flags, attempt, tries, free, fence, deadline, span, created, started, ended, progress, stop_at,
     last_ms, last_seq, kept, bytes, dropped, gone_ms, gone_seq, batch, saved_ms, saved_seq,
     slots, retention, max_events, max_bytes = unpack_(META, meta)
-  if version ~= 1 then error('run a newer version here: a newer one wrote this run') end
   token = string.sub(meta, META_SIZE + 1)
   return true
+end
+
+-- The run that a caller names, where there is nothing else to do.
+local function find(run)
+  if read(run) then return true end
+  if newer then error('run a newer version here: a newer one wrote this run') end
+  return false
+end
+
+-- Out of an index, because it is gone.
+local function drop(name, run)
+  if not newer then call('ZREM', base .. name, run) end
 end
 
 -- Writes the record down, with more fields if given.
@@ -64,7 +83,15 @@ end
 -- Into an index, which lives as long as anything is put into it now and then.
 local function index(name, score, ...)
   call('ZADD', base .. name, score, ...)
-  call('PEXPIRE', base .. name, math.max(LIFE, 2 * retention))
+  call('PEXPIRE', base .. name, math.max(LIFE, 2 * (retention or 0)))
+end
+
+-- It makes progress, or nobody has it any more.
+local function unstick()
+  if has(STUCK) then
+    unset(STUCK)
+    call('ZREM', base .. 'stuck', id)
+  end
 end
 
 -- The run's own keys live on.

@@ -21,7 +21,7 @@
 -- include give
 base = ARGV[1]
 local run, key = ARGV[2], ARGV[5]
-if read(run) then
+if find(run) then
   if mine(ARGV[8]) then return {'taken', now, handed()} end
   judge()
   if state > STOPPING then return {'ended', now, run, describe(run)} end
@@ -43,6 +43,7 @@ else
   end
   id = run
   create(key, false, ARGV[4], ARGV[3], ARGV[7], ARGV[6], ARGV[12] == '1')
+  if state > STOPPING then return {'ended', now, run, describe(run)} end
 end
 set(GUARD)
 give(ARGV[8], ARGV[9], tonumber(ARGV[10]), tonumber(ARGV[11]))

@@ -12,7 +12,7 @@
 
 -- include move
 base = ARGV[1]
-if not read(ARGV[2]) then return {'missing'} end
+if not find(ARGV[2]) then return {'missing'} end
 judge()
 local entries = call('XRANGE', KEYS[2], '(' .. ARGV[3], '+', 'COUNT', ARGV[4])
 local ended_by = state > STOPPING and call('HMGET', KEYS[1], 'w', 'v') or {}

@@ -8,6 +8,6 @@
 
 -- include move
 base = ARGV[1]
-if not read(ARGV[2]) then return {'missing'} end
+if not find(ARGV[2]) then return {'missing'} end
 judge()
 return {'found', now, ARGV[2], describe(ARGV[2])}

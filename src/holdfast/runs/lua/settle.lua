@@ -16,7 +16,7 @@
 
 -- include move
 base = ARGV[1]
-if not read(ARGV[2]) then return {'not_held'} end
+if not find(ARGV[2]) then return {'not_held'} end
 if token == ARGV[3] and (state == QUEUED or state > STOPPING) then return {'settled', STATES[state]} end
 if not mine(ARGV[3]) then return {'not_held'} end
 if ARGV[5] ~= '' and tonumber(ARGV[4]) > batch then

@@ -20,13 +20,11 @@
 -- include halt
 base = ARGV[1]
 local run, key = ARGV[2], ARGV[5]
-if read(run) then
+if find(run) then
   judge()
   local same = call('HGET', KEYS[1], 'd') == ARGV[3]
   return {same and 'exists' or 'mismatch', now, run, describe(run)}
 end
-local queued = call('ZCARD', base .. 'is:queued')
-if queued >= tonumber(ARGV[10]) then return {'full', 'collection', queued} end
 local waits = false
 if key ~= '' then
   local holders, most = base .. 'a:' .. key, unpack_('>I2', ARGV[4])
@@ -46,14 +44,22 @@ if key ~= '' then
     held, waiting = call('ZCARD', holders), 0
   end
   if held >= most or waiting > 0 then
-    local other = ARGV[6] == 'join' and call('ZRANGE', holders, -1, -1)[1] or call('ZRANGE', holders, 0, 0)[1]
-    if ARGV[6] == 'reject' then return {'busy', now, other, describe(other)} end
-    if ARGV[6] == 'join' then return {'joined', now, other, describe(other)} end
+    if ARGV[6] == 'reject' then
+      local other = call('ZRANGE', holders, 0, 0)[1]
+      return {'busy', now, other, describe(other)}
+    elseif ARGV[6] == 'join' then
+      -- The newest that is not about to end; where all are, the new one waits for them.
+      for _, other in ipairs(call('ZREVRANGE', holders, 0, -1)) do
+        if read(other) and stop_at == 0 then return {'joined', now, other, describe(other)} end
+      end
+    end
     if waiting >= tonumber(ARGV[9]) and ARGV[6] ~= 'replace' then return {'full', 'key', waiting} end
     waits = true
   end
 end
+local queued = call('ZCARD', base .. 'is:queued')
+if queued >= tonumber(ARGV[10]) then return {'full', 'collection', queued} end
 id = run
 create(key, waits, ARGV[4], ARGV[3], ARGV[8], ARGV[7], ARGV[11] == '1')
-if not waits then wake() end
+if state == QUEUED and not waits then wake() end
 return {'created', now, run, describe(run)}

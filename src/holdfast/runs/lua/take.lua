@@ -13,34 +13,27 @@
 --        then each run: id, fence, attempt, ms, key, kind, input, checkpoint, steps, 1 if it should stop
 
 -- include give
+-- include stuck
 base = ARGV[1]
-local stuck = {}
-local answer = {'taken', 0, 0, stuck}
-local free, number = #ARGV - 6, 6
+local LATER, LARGE = 5000000, 4194304
+local number = 6
 sweep(tonumber(ARGV[4]))
-for _, run in ipairs(call('ZRANGEBYSCORE', KEYS[1], '-inf', now_us, 'LIMIT', 0, free)) do
-  if not read(run) or state ~= QUEUED then
-    call('ZREM', KEYS[1], run)
-  else
+local answer = {'taken', 0, 0, report(tonumber(ARGV[6]))}
+local size = 0
+for _, run in ipairs(call('ZRANGEBYSCORE', KEYS[1], '-inf', now_us, 'LIMIT', 0, #ARGV - 6)) do
+  if size > LARGE then
+    break  -- the answer must arrive in time
+  elseif read(run) and state == QUEUED then
     number = number + 1
     give(ARGV[number], ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5]))
-    answer[#answer + 1] = handed()
-  end
-end
-free = #ARGV - number
--- Who makes no progress is told of once; progress makes that undone.
-for _, run in ipairs(call('ZRANGEBYSCORE', base .. 'is:running', '-inf', now - tonumber(ARGV[6]), 'LIMIT', 0, 16)) do
-  if not read(run) then
-    call('ZREM', base .. 'is:running', run)
-  elseif now - progress < tonumber(ARGV[6]) then
-    index('is:running', progress, run)
+    local one = handed()
+    size = size + #(one[7] or '') + #(one[8] or '')
+    for i = 2, #one[9], 2 do size = size + #one[9][i] end
+    answer[#answer + 1] = one
+  elseif newer then
+    call('ZADD', KEYS[1], now_us + LATER, run)  -- by then a newer worker may have looked
   else
-    if not has(STUCK) then
-      set(STUCK)
-      write()
-      stuck[#stuck + 1] = run
-    end
-    index('is:running', now, run)
+    call('ZREM', KEYS[1], run)
   end
 end
 answer[2] = ms_to_end()
@@ -49,12 +42,14 @@ if first then
   local wait = math.max(0, math.ceil((first - now_us) / 1000))
   if answer[2] < 0 or wait < answer[2] then answer[2] = wait end
 end
-if free > 0 then
+if #ARGV > number then
   call('ZADD', base .. 'idle', now, ARGV[2])
   call('ZREMRANGEBYSCORE', base .. 'idle', '-inf', now - 600000)
   call('PEXPIRE', base .. 'idle', 3600000)
-elseif first and tonumber(first) <= now_us then
-  wake()
+else
+  -- Full: it must not be woken for what it cannot take.
+  call('ZREM', base .. 'idle', ARGV[2])
+  if first and tonumber(first) <= now_us then wake() end
 end
 answer[3] = call('ZCARD', base .. 'idle')
 return answer
