@@ -132,8 +132,8 @@ def test_error_survives_the_way_to_another_process(error: HoldfastError) -> None
 
 VERBS = (
     " add call change check chmod choose clean clear close decorate drop enter expect find give go inspect install "
-    "leave list look lower make mend move name nest open pass pip put raise register reinstall release remove report "
-    "restart roll run send set shorten start stop store treat try use wait write "
+    "keep leave list look lower make mend move name nest open pass pip put raise register reinstall release remove "
+    "report restart roll run send set shorten start stop store treat try use wait write "
 )
 """A message that starts with another word is no instruction; or add the verb here."""
 

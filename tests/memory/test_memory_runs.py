@@ -19,8 +19,8 @@ from support.conditions import until
 def ended(run_id: str = "run-1", **changes: Any) -> Run:
     made = Run(
         id=run_id, state="completed", key="project-9", kind="agent", owner="", attempt=2, fence=7, created=10.0,
-        started=11.0, ended=12.0, progress=12.0, heartbeat=None, reason="", stop_reason="", waits=False, events=2,
-        dropped=0, last_event="12000-1", input={"prompt": "tea?"}, result=b"\x00yes",
+        started=11.0, ended=12.0, progress=12.0, heartbeat=None, remaining=0.0, reason="", stop_reason="", waits=False,
+        events=2, dropped=0, last_event="12000-1", input={"prompt": "tea?"}, result=b"\x00yes",
     )  # fmt: skip
     return dataclasses.replace(made, **changes)
 

@@ -210,26 +210,28 @@ class Reference:
         if r := self.runs.get(run):
             self.judge(r)
             return ("exists" if (r.key, r.input) == (key, data) else "mismatch"), run
-        if len([r for r in self.runs.values() if r.state == "queued"]) >= self.queued:
-            return "full", ""
         waits = False
         if key:
             held, waiting = self.room(key, self.slots), len(self.waits(key))
-            if conflict == "replace" and held + waiting >= self.slots:
+            if conflict == "replace" and held + waiting >= self.slots and (waiting or not self.full()):
                 self.replace(run, key)
                 held, waiting = len(self.active(key)), 0
             if held >= self.slots or waiting:
-                if conflict in ("reject", "join"):
-                    return (
-                        ("busy", self.active(key)[0].id)
-                        if conflict == "reject"
-                        else ("joined", self.active(key)[-1].id)
-                    )
+                if conflict == "reject":
+                    return "busy", self.active(key)[0].id
+                staying = [r for r in self.active(key) if r.stop is None]
+                if conflict == "join" and staying:
+                    return "joined", staying[-1].id
                 if waiting >= self.waiting and conflict != "replace":
                     return "full", ""
                 waits = True
+        if self.full():
+            return "full", ""
         self.create(run, key, data, waits)
         return "created", run
+
+    def full(self) -> bool:
+        return len([r for r in self.runs.values() if r.state == "queued"]) >= self.queued
 
     def replace(self, run: str, key: str) -> None:
         for other in self.waits(key):

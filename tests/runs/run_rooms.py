@@ -123,7 +123,7 @@ class Room:
         await self.actor.do(plainly if self.blocking else lambda _: go())
 
     async def end_stopped(self, run: Any) -> None:
-        """One that was told to stop on its way out may say so, or not."""
+        """One that was told to stop says so on its way out."""
         with contextlib.suppress(RunStopped):
             await self.end(run)
 

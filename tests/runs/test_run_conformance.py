@@ -149,7 +149,7 @@ async def test_replace_stops_the_active_one_and_waits_for_its_end(rooms: Rooms):
     assert (old.state, old.stop_reason) == ("stopping", "replaced by new")
     # its owner has the slot until it has ended
     assert (await other.refuses(RunActive, "claim", "new")).run.id == "old"
-    await room.end(run)
+    await room.end_stopped(run)
     old, new = await room.get("old"), await room.get("new")
     assert (old.state, old.reason, new.state, new.waits) == ("stopped", "replaced by new", "queued", False)
 
@@ -172,7 +172,7 @@ async def test_replace_of_a_replacement_ends_what_waits_and_not_who_works_twice(
         "a": ("stopping", False), "b": ("stopped", False), "c": ("queued", True),
     }  # fmt: skip
     assert (states["a"].stop_reason, states["b"].reason) == ("replaced by b", "replaced by c")
-    await room.end(run)
+    await room.end_stopped(run)
     assert not (await room.get("c")).waits
     assert (await room.claim("c")).attempt == 1
 

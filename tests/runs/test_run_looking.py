@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from run_rooms import Room, Rooms, kinds_of
 
-from holdfast import RunGone
+from holdfast import RunEnded, RunGone
 from holdfast.events import RunStopping
 from holdfast.runs import feed
 from support.conditions import until
@@ -231,7 +231,7 @@ async def test_a_run_that_has_ended_is_kept_for_a_while_and_then_gone(rooms: Roo
     await room.start("queued", key="k")
     assert (await other.get("r")).state == "completed"
     await until(lambda: gone(other, "r"), within=5, what="the end of its retention")
-    for name in ("events", "wait", "stop"):
+    for name in ("events", "wait", "get"):
         await other.refuses(RunGone, name, "r")
     assert names(await other.list()) == names(await other.list(key="k")) == {"queued"}
     assert (await other.totals(), await other.count(key="k")) == (
@@ -241,6 +241,19 @@ async def test_a_run_that_has_ended_is_kept_for_a_while_and_then_gone(rooms: Roo
     # nothing of it is left, and the same id is a new run
     assert not [key for key in list(rooms.backend.keys()) if key.endswith((":r:r", ":e:r", ":s:r"))]
     assert (await other.start("r", "other")).input == "other"
+
+
+async def test_a_stop_that_is_faster_than_the_start_is_kept_for_a_while(rooms: Rooms):
+    room, other = await rooms.two()
+    await room.refuses(RunGone, "stop", "r", "never mind")
+    await room.refuses(RunGone, "get", "r")
+    run = await other.start("r", "something", key="k")
+    assert (run.state, run.reason, run.attempt) == ("stopped", "never mind", 0)
+    assert [event.kind for event in await other.events("r")] == ["end"]
+    # its slot is free, and a claim finds the same
+    await room.refuses(RunGone, "stop", "s")
+    assert (await other.refuses(RunEnded, "claim", "s", key="k")).run.state == "stopped"
+    assert (await other.start("t", key="k")).state == "queued"
 
 
 async def test_a_reader_that_waits_is_told_when_a_run_is_gone(quick: Rooms, monkeypatch: pytest.MonkeyPatch):

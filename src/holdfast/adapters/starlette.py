@@ -97,9 +97,8 @@ async def _lines(
 
 def encode(event: Event) -> bytes:
     """One event as it goes over the wire."""
-    data = json.dumps(
-        _with_text_keys(event.data), ensure_ascii=False, separators=(",", ":"), default=_base64
-    ).translate(NO_LINES)
+    plain = _with_text_keys(event.data)
+    data = json.dumps(plain, ensure_ascii=False, separators=(",", ":"), default=_base64).translate(NO_LINES)
     return f"id: {event.id}\nevent: {event.kind}\ndata: {data}\n\n".encode()
 
 

@@ -293,8 +293,7 @@ class ThreadDriver:
         return self._exchange(address, effect.payload, effect.replies)[-1]
 
     def _exchange(self, address: Address, payload: bytes, replies: int) -> list[Any]:
-        if self._closed:
-            raise ConfigurationError("open a new Holdfast: this one was closed meanwhile")
+        self._check_open()
         free = self._free.get(address)
         if free is None:
             free = self._free.setdefault(address, [])
@@ -305,6 +304,10 @@ class ThreadDriver:
         else:
             free.append(wire)
         return answers
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ConfigurationError("open a new Holdfast: this one was closed meanwhile")
 
     @staticmethod
     def _idle(free: list[Wire]) -> Wire | None:

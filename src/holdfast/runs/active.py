@@ -129,8 +129,9 @@ class ActiveRun:
     async def step(self, name: str, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Call this and save its result under a name; if an earlier owner has, answer that result instead.
 
-        What is saved is as durable as a checkpoint. When saving it raises, it may be saved all the same. A process that dies after the call and before the result was saved
-        has it called again: give the function something to recognise that by, such as the run's id and the name."""
+        What is saved is as durable as a checkpoint. When saving it raises, it may be saved all the same. A process that
+        dies after the call and before the result was saved has it called again: give the function something to
+        recognise that by, such as the run's id and the name."""
         check_step(name)
         if name not in self._steps:
             self.check()

@@ -95,6 +95,8 @@ class Archiver:
         events: list[Event] = []
         try:
             run = await driver.run(flows.look(self._core, self._spec, run_id))
+            if run.input is None:
+                await driver.run(flows.readable_here(self._core, self._spec, run_id))
             if not run.over:
                 return  # the id was used again before the first one was stored: this one is listed when it ends
             while not reader.over:

@@ -137,6 +137,15 @@ def look(core: Core, spec: RunSpec, run: Id) -> Flow[Run]:
     return parse_run(reply[2], reply[3], int(reply[1]))
 
 
+def readable_here(core: Core, spec: RunSpec, run: Id) -> Flow[None]:
+    """Raises NewerPayload if a newer version wrote its input or result: then it is not for this process to keep."""
+    place = spec.place(run)
+    reply = yield from ask(core, spec, "runs/look", (place.key,), (place.run,), key=place.run)
+    for raw in reply[3][6:8] if reply[0] == b"found" else ():
+        if raw:
+            decode(raw)
+
+
 def gone(spec: RunSpec, place: Place, operation: str) -> RunGone:
     return RunGone(
         f"check the id: there is no such run, or it ended more than {spec.retention:g} s ago",

@@ -106,9 +106,11 @@ def parse_run(run: str | bytes, fields: Sequence[Any], now: int) -> Run:
         owner=str(decode_id(owner)) if owner and name in ("running", "stopping") else "", attempt=attempt, fence=fence,
         created=created / 1000, started=started / 1000 if started else None, ended=ended / 1000 if ended else None,
         progress=progress / 1000 if progress else None, heartbeat=(deadline - span) / 1000 if deadline else None,
-        remaining=max(0.0, (deadline - now) / 1000), reason=reason, stop_reason=stop_reason, waits=bool(flags & _WAITS), events=kept, dropped=dropped,
+        remaining=max(0.0, (deadline - now) / 1000), reason=reason, stop_reason=stop_reason,
+        waits=bool(flags & _WAITS), events=kept, dropped=dropped,
         last_event=f"{last_ms}-{last_seq}",
-        input=_data(fields[6]) if len(fields) > 6 else None, result=_data(fields[7]) if len(fields) > 6 else None,
+        input=_shown_data(fields[6]) if len(fields) > 6 else None,
+        result=_shown_data(fields[7]) if len(fields) > 6 else None,
     )  # fmt: skip
 
 
@@ -144,6 +146,14 @@ def _data(raw: bytes | None) -> Any:
     except NewerPayload:
         raise
     except UnreadablePayload:
+        return None
+
+
+def _shown_data(raw: bytes | None) -> Any:
+    """None for what cannot be read here: whoever looks at a run wants to see the rest of it."""
+    try:
+        return _data(raw)
+    except NewerPayload:
         return None
 
 

@@ -23,8 +23,8 @@ class Runs:
     """A collection of runs. Made by `Holdfast.runs`; making one sends nothing.
 
     A run has one live owner. Once it has ended (completed, failed or stopped) that is final. A stop that was requested
-    before (up to a minute), during or after the start is never missed. Events are totally ordered, and a reader that comes back with the
-    last id it saw gets every later event once and then the end, also when the owner died.
+    before (up to a minute), during or after the start is never missed. Events are totally ordered, and a reader that
+    comes back with the last id it saw gets every later event once and then the end, also when the owner died.
     """
 
     def __init__(self, core: Core, driver: Callable[[], AsyncDriver], spec: RunSpec) -> None:

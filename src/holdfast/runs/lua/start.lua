@@ -25,11 +25,17 @@ if find(run) then
   local same = call('HGET', KEYS[1], 'd') == ARGV[3]
   return {same and 'exists' or 'mismatch', now, run, describe(run)}
 end
+
+-- Who stops others for itself must know before that there is room.
+local function full()
+  return call('ZCARD', base .. 'is:queued') >= tonumber(ARGV[10])
+end
+
 local waits = false
 if key ~= '' then
   local holders, most = base .. 'a:' .. key, unpack_('>I2', ARGV[4])
   local held, waiting = active(key, most), call('ZCARD', base .. 'w:' .. key)
-  if ARGV[6] == 'replace' and held + waiting >= most then
+  if ARGV[6] == 'replace' and held + waiting >= most and (waiting > 0 or not full()) then
     for _, other in ipairs(call('ZRANGE', base .. 'w:' .. key, 0, -1)) do
       if read(other) then halt('replaced by ' .. run) end
     end
@@ -57,8 +63,7 @@ if key ~= '' then
     waits = true
   end
 end
-local queued = call('ZCARD', base .. 'is:queued')
-if queued >= tonumber(ARGV[10]) then return {'full', 'collection', queued} end
+if full() then return {'full', 'collection', call('ZCARD', base .. 'is:queued')} end
 id = run
 create(key, waits, ARGV[4], ARGV[3], ARGV[8], ARGV[7], ARGV[11] == '1')
 if state == QUEUED and not waits then wake() end
