@@ -37,14 +37,13 @@ def as_run(
 
     `run_id` and `key`: a template that is filled from the arguments and `task_id`, or a function of the arguments;
     without `run_id` it is the task's id. A parameter named `run` gets the ActiveRun and is not part of the message.
-    What the body returns is the result of the run. `lease`: seconds that a dead owner keeps the run, and for which a
-    copy stands by; pass it where the collection has another than the setting `ttl`. `hf` is opened in each process when
-    its first message comes.
+    What the body returns is the result of the run. `lease`: seconds that a dead owner keeps the run, else as the
+    collection has it. `hf` is opened in each process when its first message comes.
 
     A message whose run has completed is answered with its result, without running the body. One whose run is live in
-    another process stands by: it is sent again and looks again after a lease, so that it takes over if the process
-    dies; this does not count as a retry. With `stand_by=False` it is ignored. A message that loses its lease stands by.
-    A task whose run is stopped ends as REVOKED. When the body raises, the run has failed, and that is final: the task
+    another process stands by: it is sent again and looks again after the rest of the lease, so that it takes over if
+    the process dies; this does not count as a retry. With `stand_by=False` it is ignored. A message that loses its
+    lease, or finds the server out of reach, stands by too. A task whose run is stopped ends as REVOKED. When the body raises, the run has failed, and that is final: the task
     fails, and if it is retried it fails again without running the body. Only `task.retry()` in the body, and the
     exceptions in `give_back`, give the run back, and the retry goes on with it."""
 

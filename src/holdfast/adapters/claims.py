@@ -85,7 +85,8 @@ class Body:
         try:
             active = self._runs.claim(run_id, key=key, lease=self._lease)
         except RunActive as busy:
-            raise StandBy(busy.run.remaining + MARGIN) from busy
+            # Nobody may have it: then its key has no free slot, and that has no end which one could wait for.
+            raise StandBy((busy.run.remaining or self._hf.settings.ttl) + MARGIN) from busy
         except AWAY as problem:
             raise StandBy(self._hf.settings.ttl) from problem
         except RunEnded as over:

@@ -40,12 +40,13 @@ def as_run(
     `run_id` and `key`: a template that is filled from the arguments and `task_id`, the message's id; or a function of
     the arguments. Without `run_id` it is the message's id. A parameter named `run` gets the ActiveRun and is not part
     of the message. What the body returns is the result of the run. `lease`: seconds that a dead owner keeps the run,
-    and for which a copy stands by; pass it where the collection has another than the setting `ttl`. The broker must
-    have the middleware `CurrentMessage`. `hf` is opened in each process when its first message comes.
+    else as the collection has it. The broker must have the middleware `CurrentMessage`. `hf` is opened in each process
+    when its first message comes.
 
     A message whose run has completed is answered with its result, without running the body. One whose run is live in
-    another process stands by: it looks again after a lease, so that it takes over if the process dies; this does not
-    count as a retry. With `stand_by=False` it is skipped. A message that loses its lease stands by. One whose run is
+    another process stands by: it looks again after the rest of the lease, so that it takes over if the process dies;
+    this does not count as a retry. With `stand_by=False` it is skipped. A message that loses its lease, or finds the
+    server out of reach, stands by too. One whose run is
     stopped is skipped. When the body raises, the run has failed, and that is final: the message is not tried again, and
     goes to the dead letters. `Retry`, `RateLimitExceeded`, the interrupts of Dramatiq (shutdown, time limit) and the
     exceptions in `give_back` give the run back, and the next try of the message goes on with it."""
