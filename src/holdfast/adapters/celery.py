@@ -43,9 +43,10 @@ def as_run(
     A message whose run has completed is answered with its result, without running the body. One whose run is live in
     another process stands by: it is sent again and looks again after the rest of the lease, so that it takes over if
     the process dies; this does not count as a retry. With `stand_by=False` it is ignored. A message that loses its
-    lease, or finds the server out of reach, stands by too. A task whose run is stopped ends as REVOKED. When the body raises, the run has failed, and that is final: the task
-    fails, and if it is retried it fails again without running the body. Only `task.retry()` in the body, and the
-    exceptions in `give_back`, give the run back, and the retry goes on with it."""
+    lease, or finds the server out of reach, stands by too. A task whose run is stopped ends as REVOKED. When the body
+    raises, the run has failed, and that is final: the task fails, and if it is retried it fails again without running
+    the body. Only `task.retry()` in the body, and the exceptions in `give_back`, give the run back, and the retry goes
+    on with it."""
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         body = Body(hf, runs, function, run_id=run_id, key=key, lease=lease, give_back=(*AGAIN, *give_back))
