@@ -23,7 +23,7 @@ up: $(READY)
 
 test: $(READY) system
 	$(BIN)/python -m pytest -n $(JOBS) --ignore=tests/chaos $(ARGS)
-	$(if $(ARGS),,$(BIN)/python -m pytest tests/chaos)  # alone: it needs the whole machine
+	$(if $(ARGS),,$(BIN)/python -m pytest -n $(JOBS) tests/chaos)  # by themselves: they need the whole machine
 
 check: $(READY)
 	$(BIN)/ruff check .

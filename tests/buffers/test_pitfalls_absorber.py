@@ -269,7 +269,7 @@ async def messages_that_came_while_the_user_was_busy_trigger_when_it_is_free(wor
     inbox = other.buffer("inbox")
     await inbox.append("ann", 0)
     batch = await inbox.take("ann")
-    await worker(world, gentle(log, "coroutine"), threshold=3)
+    await worker(world, gentle(log, "coroutine"), threshold=3, sweep=600.0)
     await inbox.extend("ann", [1, 2, 3])
     await never(lambda: log, 0.1, "PITFALL 23: two have batches of one user")
     # when it is acknowledged, expect a worker to be told
@@ -302,7 +302,7 @@ async def a_batch_that_was_given_back_is_handed_out_without_another_append(world
     log: list[Seen] = []
     other = await world.client()
     inbox = other.buffer("inbox")
-    await worker(world, gentle(log, "coroutine"), threshold=50)
+    await worker(world, gentle(log, "coroutine"), threshold=50, sweep=600.0)
     await inbox.append("ann", "a")
     batch = await inbox.take("ann")
     await batch.nack(0.1)

@@ -424,5 +424,5 @@ def test_a_client_without_absorbers_ends_with_2(site: Site, options: tuple[str, 
         assert app.wait(15) == 2
     assert app.errors
     assert {line.partition(":")[2].strip() for line in app.errors} == {
-        "register something first: decorate a handler with `@hf.absorber(buffer)`"
+        "register something first: decorate a handler with `@hf.absorber(buffer)` or `@hf.runner(runs)`"
     }

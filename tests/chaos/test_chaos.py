@@ -16,28 +16,38 @@ from holdfast.memory import NewEntry, Store
 SHORT = {"users": 60, "messages": 9_000, "rate": 900.0, "busy": 0.4}
 
 
+SCHEDULES = (1, 2, 3)
+"""Whether a fault meets a batch is chance, the less likely the busier the machine: where none did, the next one."""
+
+
 @pytest.mark.timeout(240)
 def test_kills_pauses_restarts_and_cuts_lose_and_repeat_nothing(tmp_path: Path) -> None:
-    outcome = run(Plan(schedule=1, **SHORT), tmp_path)
+    for schedule in SCHEDULES:
+        outcome = run(Plan(schedule=schedule, **SHORT), tmp_path / str(schedule))
 
-    account = outcome.account
-    assert set(outcome.faults) == set(KINDS["single"]), "every kind of fault came up"
-    assert account.lost == 0, outcome
-    assert account.duplicates == 0, outcome
-    assert account.unexpected == 0, outcome
-    assert account.dropped > 0, "something was dropped, and counted"
-    assert account.unknown == 0
-    assert account.reported <= account.dropped, "an append that was repeated does not know what it dropped"
-    assert account.acknowledged - account.absorbed == account.dropped, outcome
-    assert outcome.counts.get("redelivered", 0) > 0, "something was handed out twice"
+        account = outcome.account
+        assert set(outcome.faults) == set(KINDS["single"]), "every kind of fault came up"
+        assert account.lost == 0, outcome
+        assert account.duplicates == 0, outcome
+        assert account.unexpected == 0, outcome
+        assert account.dropped > 0, "something was dropped, and counted"
+        assert account.unknown == 0
+        assert account.reported <= account.dropped, "an append that was repeated does not know what it dropped"
+        assert account.acknowledged - account.absorbed == account.dropped, outcome
+        if outcome.counts.get("redelivered", 0) > 0:
+            return
+    pytest.fail("nothing was handed out twice: the faults met nobody")
 
 
 @pytest.mark.timeout(240)
 def test_with_a_sink_that_checks_nothing_the_same_shows_duplicates(tmp_path: Path) -> None:
-    outcome = run(Plan(schedule=1, guard="off", **SHORT), tmp_path)
-
-    assert outcome.account.duplicates > 0, outcome
-    assert not outcome.account.clean
+    outcomes = []
+    for schedule in SCHEDULES:
+        outcomes.append(run(Plan(schedule=schedule, guard="off", **SHORT), tmp_path / str(schedule)))
+        if outcomes[-1].account.duplicates > 0:
+            assert not outcomes[-1].account.clean
+            return
+    pytest.fail(f"no duplicates: {outcomes}")
 
 
 @pytest.mark.timeout(240)

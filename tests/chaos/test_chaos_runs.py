@@ -43,12 +43,12 @@ def test_where_lost_owners_may_write_the_same_shows_it(tmp_path: Path) -> None:
 @pytest.mark.parametrize("server", ["sentinel", "cluster"])
 def test_failovers_leave_what_the_server_has_in_order(tmp_path: Path, server: str) -> None:
     """What the dead primary had not passed on is forgotten; the rest is as consistent as ever."""
-    outcome = run(RunPlan(schedule=2, server=server, workers=4, runs=100, rate=6.0), tmp_path)
+    outcome = run(RunPlan(schedule=2, server=server, workers=3, runs=60, rate=6.0), tmp_path)
 
     account = outcome.account
     assert outcome.faults.get("failover", 0) >= 1
     assert account.clean, account.examples[:20]
-    assert account.happened["runs"] >= 80, account
+    assert account.happened["runs"] >= 45, account
 
 
 def test_the_schedule_is_the_same_for_the_same_number() -> None:

@@ -90,13 +90,16 @@ class ActiveRun:
 
     def check(self) -> None:
         """Raise RunStopped if it should stop, LeaseLost if it is lost. Call it now and then in a long computation."""
+        self._check_held("run/check")
+        if self._given.hold.stopping:
+            raise flows.stopped(self._given.hold, "run/check")
+
+    def _check_held(self, operation: str) -> None:
         hold = self._given.hold
         if self.lost:
             if not hold.over and hold.lose("expired"):
                 self._core.end_lost(hold)
-            raise flows.lost(hold, "run/check")
-        if hold.stopping:
-            raise flows.stopped(hold, "run/check")
+            raise flows.lost(hold, operation)
 
     def on_stop(self, callback: Callable[[], None]) -> Callable[[], None]:
         """Call back when it should stop or is lost, from whichever thread notices. Answers what ends that."""
@@ -108,8 +111,7 @@ class ActiveRun:
         Returns before it is stored; `flush` waits for that. Waits itself while very many are unsent. Raises LeaseLost
         once the run is lost. Works while stopping, so that a last word can be said."""
         payload = encode(data, self._spec.max_event)
-        if self.lost:
-            raise flows.lost(self._given.hold, "run/emit")
+        self._check_held("run/emit")
         if self._outbox.full:
             self._driver.aside(self._outbox.drain)
         self._outbox.put(payload, self._driver)
