@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
-JOBS   ?= 3
+JOBS   ?= 4
 READY  := $(VENV)/.ready
 
 .PHONY: up test check bench chaos sync docs lock clean system

@@ -13,6 +13,7 @@ import pytest
 from holdfast import ConfigurationError, Event, Holdfast, Run
 from holdfast.events import Dropped
 from holdfast.memory import Memory, RunArchive, Store
+from holdfast.runs import archiver
 from support.conditions import until
 
 
@@ -95,7 +96,12 @@ async def test_ended_runs_are_archived_while_the_workers_work(valkey: Any, url: 
         await working
 
 
-async def test_what_the_store_refuses_stays_listed_and_comes_again(valkey: Any) -> None:
+async def test_what_the_store_refuses_stays_listed_and_comes_again(
+    valkey: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(archiver, "AGAIN", 0.3)
+    monkeypatch.setattr(archiver, "PAUSE", 0.1)
+
     class Shaky:
         def __init__(self) -> None:
             self.tries = 0
