@@ -164,7 +164,7 @@ class Outbox:
                     self._core, self._spec, self._given, number, _packed(payloads), outcome, reason, result, delay
                 )
                 return await driver.run(flow)
-        except BaseException:
+        except Exception:
             self._core.end(self._given.hold)  # whatever it was: who cannot say how it ended must not keep it
             raise
 
