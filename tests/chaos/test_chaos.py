@@ -20,10 +20,16 @@ SCHEDULES = (1, 2, 3)
 """Whether a fault meets a batch is chance, the less likely the busier the machine: where none did, the next one."""
 
 
+def room(tmp_path: Path, schedule: int) -> Path:
+    made = tmp_path / str(schedule)
+    made.mkdir()
+    return made
+
+
 @pytest.mark.timeout(240)
 def test_kills_pauses_restarts_and_cuts_lose_and_repeat_nothing(tmp_path: Path) -> None:
     for schedule in SCHEDULES:
-        outcome = run(Plan(schedule=schedule, **SHORT), tmp_path / str(schedule))
+        outcome = run(Plan(schedule=schedule, **SHORT), room(tmp_path, schedule))
 
         account = outcome.account
         assert set(outcome.faults) == set(KINDS["single"]), "every kind of fault came up"
@@ -43,7 +49,7 @@ def test_kills_pauses_restarts_and_cuts_lose_and_repeat_nothing(tmp_path: Path) 
 def test_with_a_sink_that_checks_nothing_the_same_shows_duplicates(tmp_path: Path) -> None:
     outcomes = []
     for schedule in SCHEDULES:
-        outcomes.append(run(Plan(schedule=schedule, guard="off", **SHORT), tmp_path / str(schedule)))
+        outcomes.append(run(Plan(schedule=schedule, guard="off", **SHORT), room(tmp_path, schedule)))
         if outcomes[-1].account.duplicates > 0:
             assert not outcomes[-1].account.clean
             return
