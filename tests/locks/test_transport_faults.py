@@ -130,7 +130,9 @@ async def test_no_reply_ever_reaches_another_caller(valkey: Backend):
                         continue
 
             async def trouble() -> None:
-                for _ in range(60):
+                for number in range(600):
+                    if number >= 60 and sum(done.values()) > 100:
+                        return  # enough of it, and enough was done meanwhile: a busy machine takes longer
                     match chance.randrange(4):
                         case 0:
                             proxy.cut()
