@@ -6,8 +6,13 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
+from support import again
 from support.actors import Fleet
 from support.backends import NAMES, Backend, Backends
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(again.OnceMoreAlone(config), "again")
 
 
 @pytest.fixture(scope="session")

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import inspect
 import threading
 from collections.abc import AsyncIterator, Callable
 from typing import Any, NamedTuple
@@ -16,6 +14,7 @@ import holdfast.sync
 from holdfast.keys import SHARDS, shard_of
 from support.backends import Backend
 from support.conditions import until
+from support.working import Working
 
 NEVER = 600.0
 """As `sweep`: nobody looks without being told to, so what is handled was signalled."""
@@ -49,70 +48,16 @@ def gentle(log: list[Seen], kind: str, worker: str = "") -> Callable[[Any], Any]
     return handle if kind == "coroutine" else handle_plainly
 
 
-class Member:
+class Member(Working):
     """A client with an absorber of `inbox`, and the work it does."""
 
     def __init__(self, hf: Any, inbox: Any) -> None:
-        self.hf = hf
+        super().__init__(hf)
         self.inbox = inbox
-        self.blocking = isinstance(hf, holdfast.sync.Holdfast)
-        self.working: asyncio.Future[None] | None = None
-        self.events: list[Any] = []
-        hf.observe(self.events.append)
-
-    def start(self) -> None:
-        self.working = self.work()
-
-    def work(self) -> asyncio.Future[None]:
-        """Run it. A blocking one gets a thread that does not keep the tests from ending if it never returns."""
-        loop = asyncio.get_running_loop()
-        if not self.blocking:
-            return loop.create_task(self.hf.work())
-        ended = loop.create_future()
-
-        def settle(error: BaseException | None) -> None:
-            if not ended.done():
-                ended.set_result(None) if error is None else ended.set_exception(error)
-
-        def run() -> None:
-            problem: BaseException | None = None
-            try:
-                self.hf.work()
-            except BaseException as error:
-                problem = error
-            with contextlib.suppress(RuntimeError):  # the test is over
-                loop.call_soon_threadsafe(settle, problem)
-
-        threading.Thread(target=run, name="work", daemon=True).start()
-        return ended
 
     async def do(self, function: Callable[..., Any], *args: Any, **options: Any) -> Any:
         """A method of either twin."""
-        result = await asyncio.to_thread(function, *args, **options) if self.blocking else function(*args, **options)
-        return await result if inspect.isawaitable(result) else result
-
-    @property
-    def worker(self) -> Any:
-        """What listens to signals, once it works."""
-        (signalled,) = self.hf._core.mailbox.workers.values()
-        return signalled.__self__
-
-    async def stop(self) -> None:
-        """Let it finish."""
-        assert self.working is not None
-        self.hf.stop_work()
-        async with asyncio.timeout(15):
-            await self.working
-
-    async def close(self) -> None:
-        if self.working is not None and not self.working.done():
-            if self.blocking:
-                self.hf.stop_work()
-            else:
-                self.working.cancel()
-            await asyncio.wait([self.working], timeout=10)
-            assert self.working.done(), "the work did not end"
-        await self.do(self.hf.close)
+        return await self.call(function, *args, **options)
 
 
 class Crew:

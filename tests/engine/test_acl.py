@@ -255,7 +255,7 @@ async def use_runs(hf: Holdfast, proxy: FaultProxy, server: LocalServer) -> None
     await until(lambda: server.call("SCRIPT", "EXISTS", flags)[0], what="a look at which runs should stop")
     assert await agent.stop_all("k") == 2
     assert (await agent.wait("long", 10)).state == "stopped"
-    await until(lambda: len(kept) == 4, what="every run in the archive")
+    await until(lambda: len(kept) == 4, within=30, what="every run in the archive")  # a lost reply costs ten seconds
     assert len(await agent.list()) == sum((await agent.totals()).values()) == 4
     assert (await agent.stop("long")).over
     hf.stop_work()

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import inspect
 import math
 import threading
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from typing import Any
 
 import redis
@@ -18,44 +16,22 @@ import holdfast.sync
 from holdfast import Run
 from support.backends import Backend
 from support.conditions import until
+from support.working import Working
 
 NEVER = 600.0
 """As `sweep`: nobody looks without a reason."""
 
 
-class Hand:
+class Hand(Working):
     """A client with a runner, and the work it does."""
 
     def __init__(self, hf: Any, agent: Any) -> None:
-        self.hf = hf
+        super().__init__(hf)
         self.agent = agent
-        self.blocking = isinstance(hf, holdfast.sync.Holdfast)
-        self.working: asyncio.Future[None] | None = None
-        self.events: list[Any] = []
-        hf.observe(self.events.append)
-
-    def start(self) -> None:
-        """A blocking one gets a thread that does not keep the tests from ending if it never returns."""
-        loop = asyncio.get_running_loop()
-        if not self.blocking:
-            self.working = loop.create_task(self.hf.work())
-            return
-        ended = self.working = loop.create_future()
-
-        def run() -> None:
-            self.hf.work()
-            with contextlib.suppress(RuntimeError):  # the test is over
-                loop.call_soon_threadsafe(ended.set_result, None)
-
-        threading.Thread(target=run, name="work", daemon=True).start()
 
     async def do(self, name: str, *args: Any, **options: Any) -> Any:
         """A method of its collection, of either twin."""
         return await self.call(getattr(self.agent, name), *args, **options)
-
-    async def call(self, function: Callable[..., Any], *args: Any, **options: Any) -> Any:
-        result = await asyncio.to_thread(function, *args, **options) if self.blocking else function(*args, **options)
-        return await result if inspect.isawaitable(result) else result
 
     async def becomes(self, run_id: str, *states: str, within: float = 10.0) -> Run:
         async def so() -> Any:
@@ -70,32 +46,9 @@ class Hand:
     def told(self, kind: type) -> list[Any]:
         return [event for event in self.events if isinstance(event, kind)]
 
-    @property
-    def worker(self) -> Any:
-        """What listens to signals, once it works."""
-        (signalled,) = self.hf._core.mailbox.workers.values()
-        return signalled.__self__
-
     def deafen(self) -> None:
         """From now on no message to stop reaches it."""
         self.hf._core.mailbox.on_stop = lambda token, reason: None
-
-    async def stop(self) -> None:
-        """Let it finish."""
-        assert self.working is not None
-        self.hf.stop_work()
-        async with asyncio.timeout(15):
-            await self.working
-
-    async def close(self) -> None:
-        if self.working is not None and not self.working.done():
-            if self.blocking:
-                self.hf.stop_work()
-            else:
-                self.working.cancel()
-            await asyncio.wait([self.working], timeout=10)
-            assert self.working.done(), "the work did not end"
-        await self.call(self.hf.close)
 
 
 class Hands:

@@ -7,7 +7,7 @@ from typing import Any
 from run_fault_world import World, saved
 from run_model_audit import View
 
-from holdfast.runs import flows
+from holdfast.runs import owning
 from holdfast.runs.feed import Reader
 
 
@@ -151,7 +151,7 @@ async def flags(w: World) -> None:
     given = await w.owned_by_subject()
     await w.by("stop", "a", "enough")
     w.arm()
-    await w.flow(w.subject, flows.flags, [given.hold], lambda token: True)
+    await w.flow(w.subject, owning.flags, [given.hold], lambda token: True)
     assert given.hold.stopping
 
 

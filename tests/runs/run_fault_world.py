@@ -13,9 +13,9 @@ from run_model_audit import View
 
 from holdfast import LeaseLost
 from holdfast.engine.payload import decode, encode
-from holdfast.runs import flows
+from holdfast.runs import owning
 from holdfast.runs.feed import Reader
-from holdfast.runs.flows import Given
+from holdfast.runs.owning import Given
 from holdfast.runs.record import Event, pack_events
 from support.conditions import until
 from support.faults import install
@@ -71,7 +71,7 @@ class World:
         def go(hf: Any) -> Any:
             home = hf._open.home()
             return hf._open.run(
-                flows.take(hf._core, self.runs(hf)._spec, hf._core.new_token(), most, attempts, lease, home)
+                owning.take(hf._core, self.runs(hf)._spec, hf._core.new_token(), most, attempts, lease, home)
             )
 
         return who.do(go)
@@ -80,16 +80,16 @@ class World:
         def go(hf: Any) -> Any:
             home, spec = hf._open.home(), self.runs(hf)._spec
             key, data = options.get("key"), options.get("data")
-            return hf._open.run(flows.claim(hf._core, spec, run, data, key, lease, 5, home))
+            return hf._open.run(owning.claim(hf._core, spec, run, data, key, lease, 5, home))
 
         return who.do(go)
 
     def write(self, who: Any, given: Given, number: int, events: list[str], *more: Any) -> Any:
-        return self.flow(who, flows.write, given, number, blob(events), *more)
+        return self.flow(who, owning.write, given, number, blob(events), *more)
 
     def settle(self, who: Any, given: Given, number: int, events: list[str], outcome: str, delay: float = 0.0) -> Any:
         return self.flow(
-            who, flows.settle, given, number, blob(events), outcome, f"because {outcome}", encode("result", 100), delay
+            who, owning.settle, given, number, blob(events), outcome, f"because {outcome}", encode("result", 100), delay
         )
 
     async def owned_by_subject(self, *events: str) -> Given:

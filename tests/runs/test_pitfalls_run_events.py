@@ -17,7 +17,7 @@ from holdfast.engine.flow import Flow, Listen
 from holdfast.engine.payload import encode
 from holdfast.engine.signals import Mailbox
 from holdfast.runs import feed as feed_module
-from holdfast.runs import flows
+from holdfast.runs import flows, owning
 from holdfast.runs.active import ActiveRun
 from holdfast.runs.feed import Reader
 from holdfast.runs.outbox import Outbox
@@ -40,7 +40,7 @@ async def _fire_and_forget(self: ActiveRun, data: Any) -> None:
 
     async def send() -> None:
         await asyncio.sleep(0.02 / number)  # the network
-        await self._driver.run(flows.write(self._core, self._spec, self._given, number, blob))
+        await self._driver.run(owning.write(self._core, self._spec, self._given, number, blob))
 
     self._driver.background(send())
 
@@ -61,7 +61,7 @@ async def events_are_not_reordered(world: World):
 
 
 async def _end_without_the_rest(self: Outbox, driver: Any, outcome: str, reason: str, result: bytes, *_: Any) -> str:
-    flow = flows.settle(self._core, self._spec, self._given, self._number + 1, b"", outcome, reason, result, 0.0)
+    flow = owning.settle(self._core, self._spec, self._given, self._number + 1, b"", outcome, reason, result, 0.0)
     return await driver.run(flow)
 
 

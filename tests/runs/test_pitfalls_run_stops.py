@@ -14,7 +14,7 @@ from holdfast import Holdfast, HoldfastError, LeaseLost, RunStopped
 from holdfast.engine.core import Core
 from holdfast.engine.flow import Flow, Send, Sleep
 from holdfast.engine.keeper import Hold
-from holdfast.runs import flows, record
+from holdfast.runs import flows, owning, record
 from holdfast.runs import worker as worker_module
 from holdfast.runs.runs import Runs
 from holdfast.runs.worker import RunWorker
@@ -131,7 +131,7 @@ async def a_stop_is_seen_in_the_middle_of_an_await(world: World):
     await until(lambda: held.cancelled, within=1.5, what="PITFALL 32: a stop is seen only between outputs; its sight")
 
 
-_flags = flows.flags
+_flags = owning.flags
 
 
 def _error_is_a_stop(core: Any, spec: Any, held: Any, active: Any) -> Flow[None]:
@@ -179,7 +179,7 @@ async def what_was_stopped_does_not_complete(world: World):
 async def late_end(runs: Runs, hf: Holdfast, run: Any) -> None:
     """The end of an owner that does not know that its time is over."""
     with contextlib.suppress(LeaseLost):
-        flow = flows._settle(hf._core, runs._spec, run._given.place, run._given.hold.token, 1, b"", "completed", "",
+        flow = owning._settle(hf._core, runs._spec, run._given.place, run._given.hold.token, 1, b"", "completed", "",
                              b"", 0.0, 0.0)  # fmt: skip
         await hf._open.run(flow)
 

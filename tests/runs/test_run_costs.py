@@ -11,7 +11,7 @@ import pytest
 import redis
 
 from holdfast import Holdfast
-from holdfast.runs import flows
+from holdfast.runs import flows, owning
 from support.backends import Backend
 from support.conditions import until
 
@@ -51,7 +51,7 @@ def sent(done: dict[str, int]) -> int:
 
 async def took(hf: Holdfast, most: int, attempts: int = 5) -> list[Any]:
     core, spec = hf._core, hf.runs("agent")._spec
-    flow = flows.take(core, spec, core.new_token(), most, attempts, 30.0, hf._open.home())
+    flow = owning.take(core, spec, core.new_token(), most, attempts, 30.0, hf._open.home())
     return (await hf._open.run(flow)).given
 
 

@@ -4,23 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import Any
 
 import pytest
 import redis
 
-from holdfast import Event, Holdfast, Run, RunMismatch, TooLarge
-from holdfast.runs import archiver, flows
-from support.backends import Backend
+from holdfast import Event, Holdfast, Run, RunActive, RunMismatch, TooLarge, Unavailable
+from holdfast.runs import archiver, flows, owning
+from support.backends import Backend, Backends
 from support.conditions import until
 
 BASE = "hf:{runs.agent}:"
 
 
 @pytest.fixture
-def server(valkey: Backend) -> redis.Redis:
-    return valkey.owner.client()
+def server(valkey: Backend) -> Iterator[redis.Redis]:
+    client = valkey.owner.client()
+    yield client
+    client.close()
 
 
 @pytest.fixture
@@ -33,16 +35,21 @@ async def test_a_full_worker_is_not_woken_for_what_another_could_take(hf: Holdfa
     """It was idle, looked by itself, and is full now: the next run is somebody else's."""
     agent = hf.runs("agent")
     core, spec, home = hf._core, agent._spec, hf._open.home()
-    # Given one that waits in the list of the idle
-    assert not (await hf._open.run(flows.take(core, spec, f"{core.client_id}.one", 1, 1, 30.0, home))).given
-    # when it takes a run without having been woken
+
+    async def look(name: str) -> owning.Look:
+        return await hf._open.run(owning.take(core, spec, f"{core.client_id}.{name}", 1, 1, 30.0, home))
+
+    # Given two that wait in the list of the idle, the second of which is woken for a run
+    await look("one")
+    assert (await look("two")).idle == 2
     async with Holdfast(valkey.url) as other:
         await other._open.run(flows.start(other._core, spec, "a", None, None, "reject"))
         hf._core.mailbox.workers.clear()
-        looked = await hf._open.run(flows.take(core, spec, f"{core.client_id}.one", 1, 1, 30.0, home))
-        assert [given.place.run for given in looked.given] == ["a"]
-        # expect it not to be in that list any more
-        assert looked.idle == 0
+    # when the first takes it without having been woken
+    looked = await look("one")
+    assert [given.place.run for given in looked.given] == ["a"]
+    # expect it not to be in that list any more
+    assert looked.idle == 0
 
 
 async def test_a_callback_that_raises_stops_nothing(hf: Holdfast, caplog: pytest.LogCaptureFixture):
@@ -117,7 +124,7 @@ async def test_a_record_of_a_newer_version_keeps_nobody_else_from_working(hf: Ho
 
 async def _take_one(hf: Holdfast, agent: Any) -> list[str]:
     core = hf._core
-    look = await hf._open.run(flows.take(core, agent._spec, core.new_token(), 1, 1, 30.0, hf._open.home()))
+    look = await hf._open.run(owning.take(core, agent._spec, core.new_token(), 1, 1, 30.0, hf._open.home()))
     return [given.place.run for given in look.given]
 
 
@@ -144,3 +151,40 @@ async def test_one_run_that_cannot_be_archived_holds_up_no_other(hf: Holdfast, m
     await until(lambda: len(refused) >= 2, what="another try of the one that was refused")
     hf.stop_work()
     await working
+
+
+class Everything:
+    def __contains__(self, _: object) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("guarded", [True, False], ids=["as it is", "without the key that never is"])
+async def test_a_collection_is_not_used_while_its_slot_moves(
+    backends: Backends, guarded: bool, monkeypatch: pytest.MonkeyPatch
+):
+    """On the new node the key's slot would seem free: its index has not arrived there."""
+    backend = backends.get("cluster")
+    backend.flush()
+    cluster = backend.owner
+    slot = int(cluster.nodes[0].call("CLUSTER", "KEYSLOT", "{runs.agent}"))
+    source = cluster.node_for_slot(slot)
+    target = next(one for one in map(cluster.node_for_slot, (0, 8000, 16383)) if one is not source)
+    if not guarded:
+        monkeypatch.setattr(flows, "WHERE_KEYS_ARE_COUNTED", Everything())
+    async with Holdfast(cluster.url, retry_for=0.3) as hf:
+        agent = hf.runs("agent")
+        async with await agent.claim("a", key="k"):
+            # Given a slot that has begun to move, with nothing there yet
+            cluster.begin_migration(slot, target)
+            try:
+                # when a second run of the key is started, expect to be told to try later; not to get a second slot
+                if guarded:
+                    with pytest.raises(Unavailable):
+                        await agent.start("b", key="k")
+                else:
+                    assert (await agent.start("b", key="k")).state == "queued"
+                    target.call("FLUSHALL")  # or its indexes would stand in the way of those that come
+            finally:
+                cluster.finish_migration(slot)
+            with pytest.raises(RunActive):
+                await agent.start("b", key="k")

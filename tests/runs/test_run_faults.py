@@ -22,7 +22,7 @@ from run_model_audit import View
 from holdfast import Holdfast, HoldfastError, Indeterminate, ServerFull, Unavailable
 from holdfast.engine.flow import Sleep
 from holdfast.engine.scripts import Scripts
-from holdfast.runs import flows
+from holdfast.runs import owning
 from holdfast.runs.feed import Reader
 from support.actors import Fleet
 from support.backends import Backend
@@ -199,9 +199,9 @@ BUGS: dict[str, tuple[str, str, Any]] = {
     "the wish to stop is forgotten": (
         "settle_while_stopping", "silent", ("runs/settle", "if stop_at > 0 then", "if false then"),
     ),
-    "a cancelled claim keeps it": ("claim_new", "cancel after", (flows, "Detach", unhanded)),
-    "a cancelled take keeps it": ("take", "cancel after", (flows, "Detach", unhanded)),
-    "a cancelled end is forgotten": ("settle_completed", "cancel before", (flows, "Detach", unhanded)),
+    "a cancelled claim keeps it": ("claim_new", "cancel after", (owning, "Detach", unhanded)),
+    "a cancelled take keeps it": ("take", "cancel after", (owning, "Detach", unhanded)),
+    "a cancelled end is forgotten": ("settle_completed", "cancel before", (owning, "Detach", unhanded)),
     "a reader never leaves": ("read_what_is_stored", "silent", (Reader, "leave", lambda self, driver: None)),
 }  # fmt: skip
 

@@ -28,7 +28,7 @@ from holdfast.engine.flow import Flow, Listen, Together, call
 from holdfast.engine.scope import AsyncScope
 from holdfast.engine.signals import LOOK
 from holdfast.errors import HoldfastError, NewerPayload
-from holdfast.events import HandlerFailed, ServerWarning
+from holdfast.events import HandlerFailed
 
 MakeBatch = Callable[[Taking], Any]
 SLICE = 500
@@ -174,13 +174,13 @@ class Worker:
             self._trouble = 0
         except NewerPayload as error:
             self._look_again(number, 0.0)  # that user comes up later again; others may be due
-            self._warn(f"{self._absorber.spec.name}: {error}")
+            self._core.warn(f"{self._absorber.spec.name}: {error}")
             return
         except Exception as error:  # whatever it is, this shard must be looked at again
             self._trouble += 1
             pause = min(TROUBLE_MOST, TROUBLE_FIRST * 2.0 ** min(self._trouble, 10)) * (0.5 + random.random())  # noqa: S311
             self._look_again(number, pause)
-            self._warn(f"{self._absorber.spec.name}: looking for work failed: {error}")
+            self._core.warn(f"{self._absorber.spec.name}: looking for work failed: {error}")
             return
         finally:
             self._looking.discard(number)
@@ -192,12 +192,6 @@ class Worker:
         self._look_again(number, found.next_ms / 1000 if found.next_ms >= 0 else self._core.settings.sweep)
         await self._process(found.taking)
         self._look_again(number, 0.0)
-
-    def _warn(self, text: str) -> None:
-        if self._core.events:
-            self._core.events.emit(ServerWarning(text))
-        else:
-            logging.getLogger("holdfast").warning(text)
 
     # -- one batch ----------------------------------------------------------------------------------------------
 
@@ -225,7 +219,7 @@ class Worker:
             try:
                 await self._driver.run(holding.ack(self._core, spec, taking, None))
             except HoldfastError as problem:
-                self._warn(f"{spec.name}: {problem}")
+                self._core.warn(f"{spec.name}: {problem}")
 
     async def _give_back(self, taking: Taking, delay: float, attempts: int, error: str) -> None:
         # A thread may still be at work on it, and must see that it lost the batch.
@@ -267,7 +261,7 @@ class Worker:
                 heard = all(self._driver.hub.listening(shard.signals + self._core.client_id) for shard in self._shards)
                 rest = CONFIGURE_EVERY if heard else UNHEARD
             except Exception as error:
-                self._warn(f"{self._absorber.spec.name}: setting the triggers failed: {error}")
+                self._core.warn(f"{self._absorber.spec.name}: setting the triggers failed: {error}")
                 rest = self._core.settings.sweep
             self._look_at = [self._core.clock()] * len(self._shards)
             self._wake.set()

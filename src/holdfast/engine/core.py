@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import secrets
 import socket
@@ -157,6 +158,13 @@ class Core:
         self.feeds.clear()
         self.mailbox.after_fork()
         self._name_process()
+
+    def warn(self, text: str) -> None:
+        """Something went wrong in the background: whoever observes is told, else the log is."""
+        if self.events:
+            self.events.emit(ServerWarning(text))
+        else:
+            logging.getLogger("holdfast").warning(text)
 
     # -- holds --------------------------------------------------------------------------------------------------
 

@@ -11,12 +11,11 @@ from holdfast.engine.core import Core
 from holdfast.engine.payload import decode, encode
 from holdfast.engine.scope import AsyncScope
 from holdfast.errors import HoldfastError, InvalidPayload, RunStopped
-from holdfast.events import ServerWarning
 from holdfast.keys import Id
 from holdfast.keys import decode as decode_id
-from holdfast.runs import flows
-from holdfast.runs.flows import Given
+from holdfast.runs import owning
 from holdfast.runs.outbox import Outbox
+from holdfast.runs.owning import Given
 from holdfast.runs.spec import RunSpec, check_step
 
 
@@ -52,7 +51,7 @@ class ActiveRun:
         self.kind = given.kind
         self.attempt = given.attempt
         """1 the first time; higher when it had an owner before."""
-        self.input, self.saved = flows.readable(given)
+        self.input, self.saved = owning.readable(given)
         """What it was started with; and what the last checkpoint saved, None if there was none."""
         self.result: Any = None
         """What the run leaves behind when it ends, unless the handler returns something."""
@@ -91,14 +90,14 @@ class ActiveRun:
         """Raise RunStopped if it should stop, LeaseLost if it is lost. Call it now and then in a long computation."""
         self._check_held("run/check")
         if self._given.hold.stopping:
-            raise flows.stopped(self._given.hold, "run/check")
+            raise owning.stopped(self._given.hold, "run/check")
 
     def _check_held(self, operation: str) -> None:
         hold = self._given.hold
         if self.lost:
             if not hold.over and hold.lose("expired"):
                 self._core.end_lost(hold)
-            raise flows.lost(hold, operation)
+            raise owning.lost(hold, operation)
 
     def on_stop(self, callback: Callable[[], None]) -> Callable[[], None]:
         """Call back when it should stop or is lost, from whichever thread notices. Answers what ends that."""
@@ -161,11 +160,11 @@ class ActiveRun:
         ours = await scope.leave(error)
         if hold.lost_reason:
             if ours or error is None:
-                raise flows.lost(hold, "run/body") from error
+                raise owning.lost(hold, "run/body") from error
             return
         if ours or isinstance(error, RunStopped):
             await self._settle("stopped", "")
-            raise flows.stopped(hold, "run/body") from error
+            raise owning.stopped(hold, "run/body") from error
         if error is None:
             try:
                 payload = encode(self.result, self._spec.max_data)
@@ -173,7 +172,7 @@ class ActiveRun:
                 await self._settle("failed", f"{type(problem).__name__}: {problem}")
                 raise
             if await self._settle("completed", "", payload) == "stopped":
-                raise flows.stopped(hold, "run/body")
+                raise owning.stopped(hold, "run/body")
             return
         outcome, reason = "uncounted", "given back"
         if isinstance(error, Exception):
@@ -181,7 +180,7 @@ class ActiveRun:
         try:
             await self._settle(outcome, reason)
         except HoldfastError as problem:  # what the body raised is what the caller must see
-            self._core.events.emit(ServerWarning(f"{self._spec.name}: {problem}"))
+            self._core.warn(f"{self._spec.name}: {problem}")
 
     async def _settle(self, outcome: str, reason: str, result: bytes = b"") -> str:
         return await self._driver.aside(lambda driver: self._outbox.finish(driver, outcome, reason, result))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import inspect
-import logging
 import random
 from collections.abc import Sequence
 from typing import Any, Protocol
@@ -13,7 +12,7 @@ from typing import Any, Protocol
 from holdfast.engine.aio import AsyncDriver
 from holdfast.engine.core import Core
 from holdfast.errors import RunGone
-from holdfast.events import Dropped, ServerWarning
+from holdfast.events import Dropped
 from holdfast.keys import decode as decode_id
 from holdfast.runs import flows
 from holdfast.runs.feed import Reader
@@ -61,7 +60,7 @@ class Archiver:
                 failures = 0
             except Exception as error:  # whatever the store raises: what is not stored stays listed
                 failures, more = failures + 1, False
-                self._warn(f"{self._spec.name}: archiving runs failed: {type(error).__name__}: {error}")
+                self._core.warn(f"{self._spec.name}: archiving runs failed: {type(error).__name__}: {error}")
             if not more:
                 pause = min(PAUSE_MOST, PAUSE * 2.0 ** min(failures, 10)) * (0.5 + random.random())  # noqa: S311
                 with contextlib.suppress(TimeoutError):
@@ -94,9 +93,7 @@ class Archiver:
         reader = Reader(self._core, self._spec, run_id, None, None, None)
         events: list[Event] = []
         try:
-            run = await driver.run(flows.look(self._core, self._spec, run_id))
-            if run.input is None:
-                await driver.run(flows.readable_here(self._core, self._spec, run_id))
+            run = await driver.run(flows.look(self._core, self._spec, run_id, strict=True))
             if not run.over:
                 return  # the id was used again before the first one was stored: this one is listed when it ends
             while not reader.over:
@@ -112,9 +109,3 @@ class Archiver:
             await keep(self._spec.name, run, events)
         else:
             await asyncio.to_thread(keep, self._spec.name, run, events)
-
-    def _warn(self, text: str) -> None:
-        if self._core.events:
-            self._core.events.emit(ServerWarning(text))
-        else:
-            logging.getLogger("holdfast").warning(text)

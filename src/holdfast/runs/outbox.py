@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 from holdfast.engine.aio import AsyncDriver
 from holdfast.engine.core import Core
 from holdfast.errors import HoldfastError, ServerFull, TooLarge
-from holdfast.runs import flows
-from holdfast.runs.flows import Given
+from holdfast.runs import owning
+from holdfast.runs.owning import Given
 from holdfast.runs.record import pack_events
 from holdfast.runs.spec import RunSpec
 
@@ -112,7 +112,7 @@ class Outbox:
         """Send all that waits now, and with the last of it a checkpoint (`c`) or the result of a step (`s`)."""
         hold = self._given.hold
         if (hold.lost_reason or hold.over) and (self._waiting or self._current or what):
-            raise flows.lost(hold, "runs/write")
+            raise owning.lost(hold, "runs/write")
         async with self._turn:
             await self._send_rest(driver)
             left = len(self._waiting)  # what comes meanwhile has its own time
@@ -132,7 +132,7 @@ class Outbox:
             number, payloads, what, data, name = self._current
             blob = _packed(payloads)
             try:
-                await driver.run(flows.write(self._core, self._spec, self._given, number, blob, what, data, name))
+                await driver.run(owning.write(self._core, self._spec, self._given, number, blob, what, data, name))
             except TooLarge:
                 with self._lock:  # nothing of it was written: the events go with the next write
                     self._waiting.extendleft(reversed(payloads))
@@ -160,7 +160,7 @@ class Outbox:
                 if self._timer is not None:
                     self._timer.cancel()
                 number, payloads = await self._rest(driver)
-                flow = flows.settle(
+                flow = owning.settle(
                     self._core, self._spec, self._given, number, _packed(payloads), outcome, reason, result, delay
                 )
                 return await driver.run(flow)

@@ -93,14 +93,14 @@ def shown(at: Position) -> str:
     return f"{at[0]}-{at[1]}"
 
 
-def parse_run(run: str | bytes, fields: Sequence[Any], now: int) -> Run:
+def parse_run(run: str | bytes, fields: Sequence[Any], now: int, strict: bool = False) -> Run:
     """From `m k y o w p i v` of a run's hash, or without the last two."""
     (version, state, flags, attempt, _, _, fence, deadline, span, created, started, ended, progress, _, last_ms,
      last_seq, kept, _, dropped) = _RECORD.unpack_from(fields[0])[:19]  # fmt: skip
     if version != _VERSION:
         raise ServerError("run a newer version here: a newer one wrote this run")
     key, kind, owner, reason, stop_reason = (_text(value) for value in fields[1:6])
-    name = STATES[state - 1]
+    name, data = STATES[state - 1], _data if strict else _shown_data
     return Run(
         id=decode_id(run), state=name, key=decode_id(key) if key else None, kind=kind,
         owner=str(decode_id(owner)) if owner and name in ("running", "stopping") else "", attempt=attempt, fence=fence,
@@ -109,8 +109,8 @@ def parse_run(run: str | bytes, fields: Sequence[Any], now: int) -> Run:
         remaining=max(0.0, (deadline - now) / 1000), reason=reason, stop_reason=stop_reason,
         waits=bool(flags & _WAITS), events=kept, dropped=dropped,
         last_event=f"{last_ms}-{last_seq}",
-        input=_shown_data(fields[6]) if len(fields) > 6 else None,
-        result=_shown_data(fields[7]) if len(fields) > 6 else None,
+        input=data(fields[6]) if len(fields) > 6 else None,
+        result=data(fields[7]) if len(fields) > 6 else None,
     )  # fmt: skip
 
 

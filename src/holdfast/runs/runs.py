@@ -10,7 +10,7 @@ from holdfast.engine.core import Core
 from holdfast.engine.limits import check_count, check_seconds
 from holdfast.errors import ConfigurationError
 from holdfast.keys import Id
-from holdfast.runs import flows
+from holdfast.runs import flows, owning
 from holdfast.runs.active import ActiveRun
 from holdfast.runs.feed import Reader
 from holdfast.runs.record import Event, Run
@@ -63,7 +63,7 @@ class Runs:
         seconds = spec.lease if lease is None else check_seconds("lease", lease, MIN_LEASE, MAX_LEASE)
         attempts = spec.attempts if max_attempts is None else check_count("max_attempts", max_attempts, 1, 60_000)
         await driver.aside(lambda aio: aio.hear(spec.tag, spec.signals + self._core.client_id))
-        flow = flows.claim(self._core, spec, run_id, input, key, seconds, attempts, driver.home())
+        flow = owning.claim(self._core, spec, run_id, input, key, seconds, attempts, driver.home())
         return ActiveRun(self._core, driver, spec, await driver.run(flow))
 
     async def stop(self, run_id: Id, reason: str = "") -> Run:

@@ -28,10 +28,10 @@ from holdfast.errors import (
     ServerFull,
     UnreadablePayload,
 )
-from holdfast.events import RunStuck, ServerWarning
+from holdfast.events import RunStuck
 from holdfast.keys import Id
-from holdfast.runs import flows
-from holdfast.runs.flows import Given
+from holdfast.runs import flows, owning
+from holdfast.runs.owning import Given
 from holdfast.runs.runner import Runner
 
 MakeRun = Callable[[Given], Any]
@@ -135,7 +135,7 @@ class RunWorker:
             await self._driver.hear(self._spec.tag, self._spec.signals + self._core.client_id)
             self._look_at = float("inf")  # what is told from here on is looked at
             found = await self._driver.run(
-                flows.take(
+                owning.take(
                     self._core, self._spec, self._token, most, self._runner.attempts, self._spec.lease,
                     self._driver.home(), back="uncounted" if self._runner.resumable else "failed",
                 )
@@ -177,7 +177,7 @@ class RunWorker:
         pause = min(TROUBLE_MOST, TROUBLE_FIRST * 2.0 ** min(self._trouble, 10)) * (0.5 + random.random())  # noqa: S311
         self._full = False
         self._look_at = self._core.clock() + pause
-        self._warn(f"{self._spec.name}: {what} failed: {error}")
+        self._core.warn(f"{self._spec.name}: {what} failed: {error}")
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._running.discard(task)
@@ -185,22 +185,16 @@ class RunWorker:
             task.exception()
         self._wake.set()
 
-    def _warn(self, text: str) -> None:
-        if self._core.events:
-            self._core.events.emit(ServerWarning(text))
-        else:
-            logging.getLogger("holdfast").warning(text)
-
     async def _stuck(self, run: Id) -> None:
         if self._core.events:
             self._core.events.emit(RunStuck(self._spec.name, str(run), self._spec.stuck))
         else:
-            self._warn(f"{self._spec.name}: run {run!r} has made no progress for {self._spec.stuck:g} s")
+            self._core.warn(f"{self._spec.name}: run {run!r} has made no progress for {self._spec.stuck:g} s")
         if self._runner.stop_stuck:
             try:
                 await self._driver.run(flows.stop(self._core, self._spec, run, "stuck"))
             except HoldfastError as error:
-                self._warn(f"{self._spec.name}: stopping a stuck run failed: {error}")
+                self._core.warn(f"{self._spec.name}: stopping a stuck run failed: {error}")
 
     async def _watch_stops(self) -> None:
         """A message to stop may be lost on its way: ask."""
@@ -213,7 +207,9 @@ class RunWorker:
             holds = [run._given.hold for run in self._active.values()]
             for at in range(0, len(holds), CHUNK):
                 with contextlib.suppress(HoldfastError):  # asked again in a second
-                    await self._driver.run(flows.flags(self._core, self._spec, holds[at : at + CHUNK], self._is_active))
+                    await self._driver.run(
+                        owning.flags(self._core, self._spec, holds[at : at + CHUNK], self._is_active)
+                    )
 
     def _is_active(self, token: str) -> bool:
         return token in self._active
@@ -236,9 +232,9 @@ class RunWorker:
         except UnreadablePayload as error:
             newer = isinstance(error, NewerPayload)
             end = Outcome("uncounted", "", b"", LATER) if newer else Outcome("failed", f"cannot be read: {error}")
-            self._warn(f"{self._spec.name}: run {given.place.run}: {error}")
+            self._core.warn(f"{self._spec.name}: run {given.place.run}: {error}")
             await self._driver.run(
-                flows.settle(self._core, self._spec, given, 1, b"", end.word, end.reason, end.result, end.delay)
+                owning.settle(self._core, self._spec, given, 1, b"", end.word, end.reason, end.result, end.delay)
             )
             return
         run.draining = self._stopping
@@ -303,7 +299,7 @@ class RunWorker:
             await asyncio.wait({handler}, timeout=grace)
         if not handler.done():
             handler.cancel()
-            self._warn(f"{self._spec.name}: a handler did not end within {grace:g} s and was left behind")
+            self._core.warn(f"{self._spec.name}: a handler did not end within {grace:g} s and was left behind")
         if task.cancelling() > asked:
             raise asyncio.CancelledError
 
@@ -357,4 +353,4 @@ class RunWorker:
         except LeaseLost:
             return  # it was said already
         except HoldfastError as error:
-            self._warn(f"{self._spec.name}: {error}")
+            self._core.warn(f"{self._spec.name}: {error}")

@@ -11,7 +11,7 @@ from holdfast.engine.limits import check_count, check_seconds
 from holdfast.engine.threads import ThreadDriver
 from holdfast.errors import ConfigurationError
 from holdfast.keys import Id
-from holdfast.runs import flows
+from holdfast.runs import flows, owning
 from holdfast.runs.feed import Reader
 from holdfast.runs.record import Event, Run
 from holdfast.runs.spec import MAX_LEASE, MIN_LEASE, STATES, RunSpec, check_conflict, check_state
@@ -64,7 +64,7 @@ class Runs:
         seconds = spec.lease if lease is None else check_seconds("lease", lease, MIN_LEASE, MAX_LEASE)
         attempts = spec.attempts if max_attempts is None else check_count("max_attempts", max_attempts, 1, 60_000)
         driver.aside(lambda aio: aio.hear(spec.tag, spec.signals + self._core.client_id))
-        flow = flows.claim(self._core, spec, run_id, input, key, seconds, attempts, driver.home())
+        flow = owning.claim(self._core, spec, run_id, input, key, seconds, attempts, driver.home())
         return ActiveRun(self._core, driver, spec, driver.run(flow))
 
     def stop(self, run_id: Id, reason: str = "") -> Run:

@@ -6,9 +6,8 @@ local function next_fence()
   return last < now_us and now_us or last + 1
 end
 
--- Makes somebody the owner. What an earlier attempt emitted after its last checkpoint is marked as repeated.
+-- Makes somebody the owner of a queued run. What an earlier attempt emitted after its last checkpoint is marked as repeated.
 local function give(holder, owner, lease, most)
-  if state ~= QUEUED then disown(call('HGET', base .. 'r:' .. id, 'o')) end
   fence = next_fence()
   attempt, tries, token, batch = attempt + 1, most, holder, 0
   deadline, span, progress = now + lease, lease, now
@@ -19,10 +18,8 @@ local function give(holder, owner, lease, most)
     add(1, 'r', string.format('%d', attempt), 'after', string.format('%d-%d', saved_ms, saved_seq))
     kept, bytes = kept + 1, bytes + MARK
   end
-  if state == QUEUED then
-    call('ZREM', base .. 'due', id)
-    if attempt > 1 then call('ZREM', base .. 'orphans', id) end
-  end
+  call('ZREM', base .. 'due', id)
+  if attempt > 1 then call('ZREM', base .. 'orphans', id) end
   enter(RUNNING, now)
   write('o', owner)
   touch()

@@ -21,10 +21,10 @@
 -- base .. arch       zset   ended runs that are to be archived
 -- base .. sig:<client>, ev:<run>   channels
 --
--- Record: version, state, flags, attempt, attempts it may have, those that did not count, fence, until when it is owned, for how many ms it was
--- given, times of creation, start, end, last progress and stop; the last event's id, events kept, their bytes, events
--- dropped, the last one's id, the last batch of events, the last event's id at the checkpoint; slots of its key,
--- life after the end, bounds of its events. After them: the owner's token.
+-- Record: version, state, flags, attempt, attempts it may have, those that did not count, fence, until when it is
+-- owned, for how many ms it was given, times of creation, start, end, last progress and stop; the last event's id,
+-- events kept, their bytes, events dropped, the last one's id, the last batch of events, the last event's id at the
+-- checkpoint; slots of its key, life after the end, bounds of its events. After them: the owner's token.
 local META = '>I1I1I1I2I2I2I8I8I4I8I8I8I8I8I8I4I4I8I4I8I4I4I8I4I2I8I4I8'
 local META_SIZE = 147
 local QUEUED, RUNNING, STOPPING, COMPLETED, FAILED, STOPPED = 1, 2, 3, 4, 5, 6

@@ -1,6 +1,8 @@
 #!lua flags=allow-oom
 -- runs/archive        retry: safe
 -- KEYS  1 arch        zset
+--       2 held        zset
+--       3 none        string never there: a slot that is moving is not used
 -- ARGV  1 base        what the collection's keys start with
 --       2 count       runs at most
 --       3 pause       ms until what is handed out here comes again, unless it was stored

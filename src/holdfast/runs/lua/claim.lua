@@ -1,6 +1,8 @@
 #!lua
 -- runs/claim          retry: safe
 -- KEYS  1 run         hash
+--       2 held        zset
+--       3 none        string never there: a slot that is moving is not used
 -- ARGV  1 base        what the collection's keys start with
 --       2 run         as it stands in keys
 --       3 digest      of key, kind and input, for a run that is new

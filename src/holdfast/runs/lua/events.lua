@@ -2,6 +2,8 @@
 -- runs/events         retry: safe
 -- KEYS  1 run         hash
 --       2 events      stream
+--       3 held        zset
+--       4 none        string never there: a slot that is moving is not used
 -- ARGV  1 base        what the collection's keys start with
 --       2 run         as it stands in keys
 --       3 after       id of the last event seen; 0-0: none

@@ -2,6 +2,8 @@
 -- runs/leave          retry: safe
 -- KEYS  1 idle        zset
 --       2 due         zset
+--       3 held        zset
+--       4 none        string never there: a slot that is moving is not used
 -- ARGV  1 base        what the collection's keys start with
 --       2 worker      ends: it is not woken any more
 -- returns left

@@ -2,6 +2,8 @@
 -- runs/stop_all       retry: safe
 -- KEYS  1 active      zset
 --       2 waiting     zset
+--       3 held        zset
+--       4 none        string never there: a slot that is moving is not used
 -- ARGV  1 base        what the collection's keys start with
 --       2 reason
 -- returns found

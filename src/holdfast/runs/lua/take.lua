@@ -1,6 +1,8 @@
 #!lua
 -- runs/take           retry: never
 -- KEYS  1 due         zset
+--       2 held        zset
+--       3 none        string never there: a slot that is moving is not used
 -- ARGV  1 base        what the collection's keys start with
 --       2 worker      whom to wake when there is something to run
 --       3 owner       as it stands in keys
