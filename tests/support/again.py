@@ -36,7 +36,6 @@ class OnceMoreAlone:
         elif report.failed:
             self._wrong += 1
 
-
     @pytest.hookimpl(hookwrapper=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> Iterator[None]:
         yield
