@@ -24,6 +24,9 @@ FILES = {
     "sessions/sessions.py": "sync/sessions.py",
     "runs/active.py": "sync/active.py",
     "runs/runs.py": "sync/runs.py",
+    "once/claim.py": "sync/claim.py",
+    "once/gate.py": "sync/gate.py",
+    "once/entry.py": "sync/once.py",
     "client.py": "sync/client.py",
 }
 
@@ -35,6 +38,9 @@ WORDS = [
     (r"holdfast\.buffers\.buffer\b", "holdfast.sync.buffer"),
     (r"holdfast\.runs\.active\b", "holdfast.sync.active"),
     (r"holdfast\.runs\.runs\b", "holdfast.sync.runs"),
+    (r"holdfast\.once\.claim\b", "holdfast.sync.claim"),
+    (r"holdfast\.once\.gate\b", "holdfast.sync.gate"),
+    (r"holdfast\.once\.entry\b", "holdfast.sync.once"),
     (r"\bAsyncGenerator\[Event, None\]", "Generator[Event, None, None]"),
     (r"\bAsyncGenerator\b", "Generator"),
     (r"from holdfast\.engine\.aio import AsyncDriver", "from holdfast.engine.threads import ThreadDriver"),

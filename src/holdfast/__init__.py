@@ -7,11 +7,14 @@ from holdfast.buffers.message import Appended, Message, Pair
 from holdfast.client import Holdfast
 from holdfast.errors import (
     ConfigurationError,
+    EarlierFailure,
     Fenced,
     HoldfastError,
     Indeterminate,
+    InProgress,
     InvalidId,
     InvalidPayload,
+    KeyMismatch,
     LeaseLost,
     NewerPayload,
     NotAcquired,
@@ -34,6 +37,9 @@ from holdfast.locks.fencing import SqlGuard
 from holdfast.locks.inspect import AuditEntry, Holder, LockInfo, Waiter
 from holdfast.locks.lease import Lease
 from holdfast.locks.lock import AllLocks, Lock, ReadWriteLock, Semaphore
+from holdfast.once.claim import Claim
+from holdfast.once.gate import Gate
+from holdfast.once.gating import Decision, Notice
 from holdfast.runs.active import ActiveRun
 from holdfast.runs.record import Event, Run
 from holdfast.runs.runs import Runs
@@ -51,19 +57,25 @@ __all__ = [
     "Buffer",
     "BufferStats",
     "BufferTotals",
+    "Claim",
     "ConfigurationError",
     "Context",
     "DeadLetter",
+    "Decision",
     "Draft",
+    "EarlierFailure",
     "Entry",
     "Event",
     "Fenced",
+    "Gate",
     "Holder",
     "Holdfast",
     "HoldfastError",
+    "InProgress",
     "Indeterminate",
     "InvalidId",
     "InvalidPayload",
+    "KeyMismatch",
     "Lease",
     "LeaseLost",
     "Lock",
@@ -72,6 +84,7 @@ __all__ = [
     "NewerPayload",
     "NotAcquired",
     "NotReplicated",
+    "Notice",
     "Pair",
     "QueueFull",
     "ReadWriteLock",

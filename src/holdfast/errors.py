@@ -6,9 +6,11 @@
     │   ├── InvalidPayload      data that is neither a JSON value nor bytes
     │   │   └── TooLarge        data that is larger than allowed
     │   ├── RunMismatch         this run id was started with something else
+    │   ├── KeyMismatch         this key was used for a call with other arguments
     │   └── UnsafeServer        the server would break the promises: eviction, too old
     ├── NotAcquired             somebody else has it; nothing is held
     │   ├── NotReplicated       granted, but too few replicas confirmed it in time; given back
+    │   ├── InProgress          somebody works on it at this moment
     │   ├── RunActive           somebody runs it, or its key has no free slot
     │   └── RunEnded            it is over and does not run again
     ├── WouldDeadlock           this task would wait for itself
@@ -16,6 +18,7 @@
     ├── RunStopped              somebody wants this run to stop
     ├── RunGone                 there is no such run, or no longer
     ├── LeaseLost               it was held and no longer is
+    ├── EarlierFailure          the call with this key has failed before, and that was stored
     ├── Fenced                  the resource has seen a newer holder; the write was refused
     ├── Unavailable             the server was not reached or did not act; nothing happened
     │   └── ServerFull          the server is out of memory and refused to add anything
@@ -78,6 +81,10 @@ class RunMismatch(ConfigurationError):
         super().__init__(message, **where)  # type: ignore[arg-type]
 
 
+class KeyMismatch(ConfigurationError):
+    """This key was used for a call with other arguments. Nothing was called."""
+
+
 class UnsafeServer(ConfigurationError):
     """The server is set up so that it would break promises. The message has the line that fixes it."""
 
@@ -88,6 +95,10 @@ class NotAcquired(HoldfastError):
 
 class NotReplicated(NotAcquired):
     """It was granted, but too few replicas confirmed in time, so it was given back."""
+
+
+class InProgress(NotAcquired):
+    """Somebody works on it at this moment. Nothing was called; ask again later."""
 
 
 class RunActive(NotAcquired):
@@ -131,6 +142,14 @@ class LeaseLost(HoldfastError):
 
     def __init__(self, message: str, *, reason: str = "", **where: object) -> None:
         self.reason = reason
+        super().__init__(message, **where)  # type: ignore[arg-type]
+
+
+class EarlierFailure(HoldfastError):
+    """The call with this key has failed before, and that was stored. `error` is the name of what it raised."""
+
+    def __init__(self, message: str, *, error: str = "", **where: object) -> None:
+        self.error = error
         super().__init__(message, **where)  # type: ignore[arg-type]
 
 

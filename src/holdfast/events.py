@@ -68,7 +68,7 @@ class RenewFailed(Event):
 
 @dataclass(frozen=True, slots=True)
 class Lost(Event):
-    """A lease ended before it was released; `what` is `lease`, or `batch` or `run` for the lease of one."""
+    """A lease ended before it was released; `what` is `lease`, or `batch`, `run` or `claim` for the lease of one."""
 
     name: str
     fence: int
@@ -261,6 +261,75 @@ class RunStuck(Event):
     name: str
     run: str
     seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Filtered(Event):
+    """Ids were asked about: so many were `unique`, so many `duplicates`."""
+
+    name: str
+    unique: int
+    duplicates: int
+
+
+@dataclass(frozen=True, slots=True)
+class Claimed(Event):
+    """Somebody wanted to work on an id: `acquired`, `rejected` (another does) or `duplicate` (it is done)."""
+
+    name: str
+    outcome: str
+
+
+@dataclass(frozen=True, slots=True)
+class Gated(Event):
+    """A gate has judged `count` states: `first`, `changed`, `repeated` (which is not told) or `unchanged`."""
+
+    name: str
+    reason: str
+    count: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Outage(Event):
+    """The server could not be asked, and `answer` was done instead: `raise`, `allow` or `deny`."""
+
+    name: str
+    operation: str
+    answer: str
+
+
+@dataclass(frozen=True, slots=True)
+class Observed(Event):
+    """A monitor was told of `count` states: `first`, `changed`, `repeated`, `unchanged`, `older` or `full`."""
+
+    name: str
+    outcome: str
+    count: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Delivered(Event):
+    """A subscriber has accepted so many changes; the attempt that did it took so many seconds."""
+
+    name: str
+    subscriber: str
+    delivery: str
+    changes: int
+    attempt: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class NotDelivered(Event):
+    """A subscriber did not accept changes. `dead`: they went to the dead letters, else they are tried again."""
+
+    name: str
+    subscriber: str
+    delivery: str
+    changes: int
+    attempt: int
+    error: str
+    dead: bool
 
 
 @dataclass(frozen=True, slots=True)

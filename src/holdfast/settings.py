@@ -64,6 +64,8 @@ class Settings:
     session_entries: int = _setting(100, "How many entries a session of short-term memory keeps.", 1, 10_000)
     session_ttl: float = _setting(3600.0, "How long a session of short-term memory lives unused.", 0.05, MAX_SECONDS)
     session_bytes: int = _setting(4_194_304, "How many bytes a session of short-term memory keeps.", 64, 1 << 28)
+    within: float = _setting(300.0, "How long an id counts as seen, and a state as told.", 0.001, MAX_SECONDS)
+    gate_keep: float = _setting(604_800.0, "How long a gate remembers what nobody asked about.", 1.0, MAX_SECONDS)
     call_timeout: float = _setting(2.0, "How long one request may take before its reply counts as lost.", 0.01, 600.0)
     retry_for: float = _setting(
         10.0, "How long an operation is repeated through lost replies, restarts and failovers.", 0.0, 3600.0

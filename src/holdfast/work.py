@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 from holdfast.buffers.absorber import Absorber
 from holdfast.buffers.batch import Batch
@@ -14,28 +15,40 @@ from holdfast.engine.core import Core
 from holdfast.engine.threads import ThreadDriver
 from holdfast.errors import ConfigurationError
 from holdfast.runs.active import ActiveRun
-from holdfast.runs.archiver import Archiver
 from holdfast.runs.runner import Runner
 from holdfast.runs.worker import Aside, MakeRun, RunWorker
 
 END_SECONDS = 10.0
 
 
+class Other(Protocol):
+    """Whatever else works in the background: it is given a driver, runs, and is stopped."""
+
+    def use(self, driver: AsyncDriver) -> None:
+        """With whom it talks to the server; before `run`."""
+
+    async def run(self) -> None:
+        """Until stopped or cancelled."""
+
+    def stop(self) -> None:
+        """Finish what is under way, and no more."""
+
+
 class Work:
     """The workers of one client in this process. `stop` and `end` may be called from any thread."""
 
     def __init__(
-        self, core: Core, absorbers: Sequence[Absorber], runners: Sequence[Runner], archivers: Sequence[Archiver]
+        self, core: Core, absorbers: Sequence[Absorber], runners: Sequence[Runner], others: Sequence[Other]
     ) -> None:
-        if not (absorbers or runners or archivers):
+        if not (absorbers or runners or others):
             raise ConfigurationError(
                 "register something first: decorate a handler with `@hf.absorber(buffer)` or `@hf.runner(runs)`"
             )
         self._core = core
         self._absorbers = absorbers
         self._runners = runners
-        self._archivers = archivers
-        self._workers: list[Worker | RunWorker | Archiver] = []
+        self._others = others
+        self._workers: list[Worker | RunWorker | Other] = []
         self._tasks: list[asyncio.Task[None]] = []
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopped = threading.Event()
@@ -51,10 +64,10 @@ class Work:
             self._workers = [
                 *(Worker(self._core, driver, one, self._batches(driver, one)) for one in self._absorbers),
                 *(RunWorker(self._core, driver, one, *self._runs(driver, one)) for one in self._runners),
-                *self._archivers,
+                *self._others,
             ]
-            for archiver in self._archivers:
-                archiver.use(driver)
+            for other in self._others:
+                other.use(driver)
             self._tasks = [self._loop.create_task(worker.run()) for worker in self._workers]
             if self._stopped.is_set():  # meanwhile, by another thread or a signal
                 self.stop()

@@ -49,7 +49,7 @@ def test_a_database_of_version_1_is_brought_up_to_date(url: str) -> None:
     # when it is opened
     with Store(url) as store:
         # expect all that there was, and now to be found
-        assert versions(url) == [1, 2, 3, 4]
+        assert versions(url) == [1, 2, 3, 4, 5]
         assert len(contents(store)) == 1203
         for number in (0, 499, 500, 1202):
             (entry,) = store.recall("user-7", f"{number}", kind="episodic")
@@ -91,7 +91,7 @@ def test_many_that_start_at_once_make_the_tables_once(url: str) -> None:
     with ThreadPoolExecutor(len(stores)) as pool:
         list(pool.map(start, stores))
 
-    assert versions(url) == [1, 2, 3, 4]
+    assert versions(url) == [1, 2, 3, 4, 5]
     stores[0].absorb(said("tea"))
     assert [contents(store) for store in stores] == [["tea"]] * 6
     for store in stores:
@@ -159,10 +159,10 @@ def test_a_step_that_fails_leaves_the_one_before(url: str) -> None:
 
 def test_a_newer_database_is_refused_and_left_alone(url: str) -> None:
     with Store(url):
-        execute(url, "insert into holdfast_memory_schema (version, at) values (5, 0)")
+        execute(url, "insert into holdfast_memory_schema (version, at) values (6, 0)")
     before = everything(url)
 
-    with pytest.raises(ConfigurationError, match=r"run a newer version of holdfast here: .* schema 5, .* up to 4"):
+    with pytest.raises(ConfigurationError, match=r"run a newer version of holdfast here: .* schema 6, .* up to 5"):
         Store(url).open()
 
     assert everything(url) == before

@@ -143,7 +143,7 @@ def _error_is_a_stop(core: Any, spec: Any, held: Any, active: Any) -> Flow[None]
 
 
 def _unknown_is_a_stop(world: World) -> None:
-    world.patch.setattr(flows, "flags", _error_is_a_stop)
+    world.patch.setattr(owning, "flags", _error_is_a_stop)
 
 
 @cases.pitfall(32, failure_taken_for_stop=_unknown_is_a_stop)

@@ -7,8 +7,8 @@ import os
 import secrets
 import socket
 import threading
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Protocol, TypeVar
 
 from holdfast.engine.aio import AsyncDriver
 from holdfast.engine.clock import system_clock
@@ -28,6 +28,18 @@ from holdfast.settings import Settings
 CLOSE_SECONDS = 5.0
 TOKENS_AT_ONCE = 128
 EARLY = 256
+
+
+class SharedFeed(Protocol):
+    """What the readers of one channel share."""
+
+    readers: dict[str, None]
+
+    def pushed(self, message: bytes) -> None:
+        """A message came; nothing: one may have been missed."""
+
+
+F = TypeVar("F", bound=SharedFeed)
 
 
 class Core:
@@ -165,6 +177,32 @@ class Core:
             self.events.emit(ServerWarning(text))
         else:
             logging.getLogger("holdfast").warning(text)
+
+    # -- feeds --------------------------------------------------------------------------------------------------
+
+    def join_feed(self, channel: str, make: Callable[[], F]) -> tuple[F, str]:
+        """Share what comes over a channel with others of this process. Answers that, and a token to wait with."""
+        token = self.new_token()
+        self.mailbox.expect(token)
+        with self.feeds_lock:
+            feed: F | None = self.feeds.get(channel)
+            if feed is None:
+                feed = self.feeds[channel] = make()
+                self.mailbox.feeds[channel.encode()] = feed.pushed
+            feed.readers[token] = None
+        return feed, token
+
+    def leave_feed(self, channel: str, feed: SharedFeed, token: str, driver: Any) -> None:
+        """The last one to leave ends the subscription."""
+        self.mailbox.forget(token)
+        with self.feeds_lock:
+            feed.readers.pop(token, None)
+            last = not feed.readers and self.feeds.get(channel) is feed
+            if last:
+                del self.feeds[channel]
+                self.mailbox.feeds.pop(channel.encode(), None)
+        if last:
+            driver.later(lambda aio: aio.hub.unlisten(channel))
 
     # -- holds --------------------------------------------------------------------------------------------------
 

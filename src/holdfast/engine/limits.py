@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from holdfast.errors import ConfigurationError
+from holdfast.settings import MAX_SECONDS
 
 
 def check_seconds(what: str, value: float, low: float, high: float) -> float:
@@ -15,3 +16,8 @@ def check_count(what: str, value: int, low: int, high: int) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
         raise ConfigurationError(f"pass {what} as a whole number between {low} and {high}, not {value!r}")
     return value
+
+
+def check_wait(wait: float | None) -> float | None:
+    """None: no limit. 0: do not wait."""
+    return None if wait is None else check_seconds("wait", wait, 0.0, MAX_SECONDS)

@@ -17,6 +17,7 @@ import hiredis
 from holdfast.engine.flow import Address, NotSent, backoff
 from holdfast.engine.mux import NOTHING
 from holdfast.engine.resp import pack
+from holdfast.engine.topology import discard
 
 LOOK = "look"
 """What every waiter is told after a reconnect: something may have been missed, ask."""
@@ -247,7 +248,11 @@ class SignalHub:
         try:
             await made.connect()
         except Exception as error:
+            discard(made)
             raise NotSent(f"cannot subscribe: {error}") from error
+        except BaseException:
+            discard(made)
+            raise
         live = _Subscribed(self)
         live.made_by, live.transport = made._writer, made._writer.transport
         made._reader = made._writer = None

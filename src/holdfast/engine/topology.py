@@ -219,6 +219,13 @@ class _Asker:
         self._connection.disconnect()
 
 
+def discard(made: Any) -> None:
+    """A connection of redis-py that was given up half made keeps its socket open until somebody closes it."""
+    writer, made._writer, made._reader = made._writer, None, None
+    if writer is not None:
+        writer.transport.abort()
+
+
 def connect_problem(error: BaseException, target: Target) -> Exception:
     """What a failed connection attempt means for the caller. redis-py's asyncio side hides the reason in the cause."""
     reason: BaseException | None = error

@@ -6,13 +6,14 @@ from types import EllipsisType, TracebackType
 
 from holdfast.engine.aio import AsyncDriver
 from holdfast.engine.core import Core
+from holdfast.engine.limits import check_wait
 from holdfast.engine.scope import AsyncScope
 from holdfast.errors import NotAcquired
 from holdfast.keys import Id
 from holdfast.locks import admin, flows
 from holdfast.locks.inspect import LockInfo
 from holdfast.locks.lease import Lease
-from holdfast.locks.spec import Spec, check_wait
+from holdfast.locks.spec import Spec
 
 
 class Lock:

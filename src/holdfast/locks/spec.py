@@ -89,11 +89,6 @@ def seconds_of(core: Core, ttl: Ttl) -> float:
     return check_seconds("ttl", ttl, MIN_TTL, MAX_TTL)
 
 
-def check_wait(wait: float | None) -> float | None:
-    """None: no limit. 0: do not wait."""
-    return None if wait is None else check_seconds("wait", wait, 0.0, MAX_TTL)
-
-
 def make_spec(
     core: Core, kind: str, name: Id, *, weight: int, limit: int, ttl: Ttl, fair: bool, renew: bool,
     max_hold: float | None, replicas: int, replica_timeout: float, reentrant: bool,

@@ -14,6 +14,7 @@ from holdfast.memory.chat import ChatModelAgent
 from holdfast.memory.entry import Entry, Forgotten, NewEntry
 from holdfast.memory.failures import BudgetExceeded, ModelError
 from holdfast.memory.memory import Memory
+from holdfast.memory.monitor import MonitorStore
 from holdfast.memory.runs import ArchivedRun, RunArchive
 from holdfast.memory.store import Store
 
@@ -30,6 +31,7 @@ __all__ = [
     "Forgotten",
     "Memory",
     "ModelError",
+    "MonitorStore",
     "NewEntry",
     "RunArchive",
     "Store",

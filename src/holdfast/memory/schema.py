@@ -5,6 +5,9 @@
     <prefix>_checkpoints   one row for each batch and agent that is done
     <prefix>_entries       what is remembered
     <prefix>_runs          runs that have ended, with their events
+    <prefix>_subscribers   who is told of what a monitor finds
+    <prefix>_snapshots     what each thing that is monitored was, and when
+    <prefix>_pushes        how telling the subscribers went
     <prefix>_index         SQLite: the full-text index, kept in step by triggers (PostgreSQL: a column of entries)
 
 A step is never changed once it is released; the next change is a new step. A step is applied in one transaction, in
@@ -63,6 +66,25 @@ class Tables:
             sa.Column("ended", sa.Double), sa.Column("input", sa.Text), sa.Column("result", sa.Text),
             sa.Column("events", sa.Text),
         )  # fmt: skip
+        self.subscribers = sa.Table(
+            f"{prefix}_subscribers", meta,
+            sa.Column("monitor", sa.Text, primary_key=True), sa.Column("name", sa.Text, primary_key=True),
+            sa.Column("record", sa.Text), sa.Column("changed_at", sa.Double),
+        )  # fmt: skip
+        self.snapshots = sa.Table(
+            f"{prefix}_snapshots", meta,
+            sa.Column("monitor", sa.Text, primary_key=True), sa.Column("id", sa.Text, primary_key=True),
+            sa.Column("place", sa.Text), sa.Column("source", sa.Text), sa.Column("key_text", sa.Text),
+            sa.Column("kind", sa.Text), sa.Column("state", sa.Text), sa.Column("observed_at", sa.Double),
+            sa.Column("at", sa.Double),
+        )  # fmt: skip
+        self.pushes = sa.Table(
+            f"{prefix}_pushes", meta,
+            sa.Column("id", sa.BigInteger, primary_key=True),
+            sa.Column("monitor", sa.Text), sa.Column("subscriber", sa.Text), sa.Column("delivery", sa.Text),
+            sa.Column("attempt", sa.Integer), sa.Column("changes", sa.Integer), sa.Column("outcome", sa.Text),
+            sa.Column("detail", sa.Text), sa.Column("latency", sa.Double), sa.Column("at", sa.Double),
+        )  # fmt: skip
 
     @property
     def lock_number(self) -> int:
@@ -90,11 +112,15 @@ def terms_column(database: Database, content: str) -> str:
 # -- the steps --------------------------------------------------------------------------------------------------------
 
 
+def _number(database: Database) -> str:
+    """The type of an id that counts up."""
+    if database.sqlite:
+        return "INTEGER PRIMARY KEY AUTOINCREMENT"
+    return "BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY"
+
+
 def _tables(connection: Connection, database: Database, tables: Tables) -> None:
-    p = tables.prefix
-    number = (
-        "INTEGER PRIMARY KEY AUTOINCREMENT" if database.sqlite else "BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY"
-    )
+    p, number = tables.prefix, _number(database)
     tables.guard.create(connection)
     for statement in (
         f"CREATE TABLE {p}_checkpoints (id {number}, buffer TEXT NOT NULL, user_key TEXT NOT NULL, "
@@ -175,8 +201,30 @@ def _runs(connection: Connection, database: Database, tables: Tables) -> None:
         connection.exec_driver_sql(statement)
 
 
+def _monitor(connection: Connection, database: Database, tables: Tables) -> None:
+    p = tables.prefix
+    # Compared byte by byte: a locale may pass over the signs in an id, and the pages of keys must follow each other.
+    exact = "TEXT" if database.sqlite else 'TEXT COLLATE "C"'
+    for statement in (
+        f"CREATE TABLE {p}_subscribers (monitor TEXT NOT NULL, name TEXT NOT NULL, record TEXT NOT NULL, "
+        "changed_at DOUBLE PRECISION NOT NULL, PRIMARY KEY (monitor, name))",
+        # `place` is the source and the key in one, short enough for an index; `key_text` is the key as it is.
+        f"CREATE TABLE {p}_snapshots (monitor TEXT NOT NULL, id {exact} NOT NULL, place {exact} NOT NULL, "
+        "source TEXT NOT NULL, key_text TEXT NOT NULL, kind TEXT NOT NULL, state TEXT NOT NULL, "
+        "observed_at DOUBLE PRECISION NOT NULL, at DOUBLE PRECISION NOT NULL, PRIMARY KEY (monitor, id))",
+        f"CREATE INDEX {p}_snapshots_place ON {p}_snapshots (monitor, place, observed_at, id)",
+        f"CREATE INDEX {p}_snapshots_at ON {p}_snapshots (monitor, at)",
+        f"CREATE TABLE {p}_pushes (id {_number(database)}, monitor TEXT NOT NULL, subscriber TEXT NOT NULL, "
+        "delivery TEXT NOT NULL, attempt INTEGER NOT NULL, changes INTEGER NOT NULL, outcome TEXT NOT NULL, "
+        "detail TEXT NOT NULL, latency DOUBLE PRECISION NOT NULL, at DOUBLE PRECISION NOT NULL)",
+        f"CREATE INDEX {p}_pushes_at ON {p}_pushes (monitor, at, id)",
+        f"CREATE INDEX {p}_pushes_told ON {p}_pushes (monitor, subscriber, at, id)",
+    ):
+        connection.exec_driver_sql(statement)
+
+
 Step = Callable[[Connection, Database, Tables], None]
-STEPS: tuple[Step, ...] = (_tables, _full_text, _once_per_message, _runs)
+STEPS: tuple[Step, ...] = (_tables, _full_text, _once_per_message, _runs, _monitor)
 
 
 # -- taking them ------------------------------------------------------------------------------------------------------

@@ -33,6 +33,7 @@ from holdfast.events import (
     TakenOver,
     Waited,
 )
+from holdfast.observe.outcomes import outcomes
 
 
 class Counters:
@@ -45,6 +46,10 @@ class Counters:
 
     def __call__(self, event: Event) -> None:
         with self._lock:
+            counted = outcomes(event)
+            if counted:
+                self._outcomes(counted)
+                return
             match event:
                 case Granted(waited=waited):
                     self._add("granted", "wait", waited)
@@ -74,6 +79,12 @@ class Counters:
                     self._counts["absorbed"] += messages
                 case _ if type(event) in _NAMES:
                     self._counts[_NAMES[type(event)]] += 1
+
+    def _outcomes(self, counted: list[tuple[str, str, int]]) -> None:
+        """Ids and claims by their outcome alone: `unique`, `duplicate`, `acquired`, `rejected`; `suppressed` too."""
+        for kind, outcome, number in counted:
+            short = kind in ("ids", "claims") or outcome == "suppressed"
+            self._counts[outcome if short and outcome != "lost" else f"{kind}: {outcome}"] += number
 
     def _run(self, event: Event) -> None:
         match event:

@@ -18,6 +18,8 @@ from holdfast.events import (
     HandlerFailed,
     Lost,
     NearlyFull,
+    NotDelivered,
+    Outage,
     RenewFailed,
     RunFinished,
     RunStuck,
@@ -27,7 +29,7 @@ from holdfast.events import (
 
 _WARN = (
     Lost, RenewFailed, Forced, Dropped, NearlyFull, Expiring, HandlerFailed, Buried, ClockJumped, ServerWarning,
-    RunStuck,
+    RunStuck, Outage, NotDelivered,
 )  # fmt: skip
 _INFO = (Expired, TakenOver)
 

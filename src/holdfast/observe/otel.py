@@ -24,6 +24,7 @@ from holdfast.events import (
     Taken,
     TakenOver,
 )
+from holdfast.observe.outcomes import KINDS, outcomes
 
 _OUTCOMES: dict[type[Event], str] = {
     Taken: "taken", Acked: "acknowledged", Nacked: "given back", Buried: "buried", HandlerFailed: "failed",
@@ -53,6 +54,9 @@ class OtelObserver:
         self._runs = meter.create_counter("holdfast.runs", description="What happened to runs, by outcome")
         self._run_time = meter.create_histogram("holdfast.run", unit="s", description="From taking a run to its end")
         self._dropped = meter.create_counter("holdfast.dropped", description="Discarded, by what and reason")
+        self._counted = {
+            kind: meter.create_counter(f"holdfast.{kind}", description=text) for kind, text in KINDS.items()
+        }
 
     def __call__(self, event: Event) -> None:
         span = trace.get_current_span()
@@ -63,6 +67,11 @@ class OtelObserver:
                 if isinstance(value, (str, int, float))
             }
             span.add_event(f"holdfast.{type(event).__name__.lower()}", attributes)
+        counted = outcomes(event)
+        if counted:
+            for kind, outcome, number in counted:
+                self._counted[kind].add(number, {"outcome": outcome})
+            return
         match event:
             case Granted(waited=waited):
                 self._acquired.add(1, {"outcome": "granted"})

@@ -12,6 +12,7 @@ from holdfast.events import (
     Acked,
     Buried,
     ClockJumped,
+    Delivered,
     Dropped,
     Event,
     Expired,
@@ -34,6 +35,7 @@ from holdfast.events import (
     Taken,
     TakenOver,
 )
+from holdfast.observe.outcomes import KINDS, outcomes
 
 _BUCKETS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 5, 10, 30, 60, 300, 1800)
 
@@ -71,7 +73,23 @@ class PrometheusObserver:
         self._owned = Gauge("holdfast_runs_owned", "Runs owned by this process now", registry=registry)
         self._alerts = Counter("holdfast_alerts_total", "Buffers near a bound, by kind", ["kind"], registry=registry)
 
+        self._counted = {
+            kind: Counter(f"holdfast_{kind}_total", text, ["outcome"], registry=registry)
+            for kind, text in KINDS.items()
+        }
+        self._delivery = Histogram(
+            "holdfast_delivery_seconds", "What the accepted attempt of a delivery took", registry=registry,
+            buckets=_BUCKETS,
+        )  # fmt: skip
+
     def __call__(self, event: Event) -> None:
+        counted = outcomes(event)
+        if counted:
+            for kind, outcome, number in counted:
+                self._counted[kind].labels(outcome).inc(number)
+            if isinstance(event, Delivered):
+                self._delivery.observe(event.seconds)
+            return
         match event:
             case Granted(waited=waited):
                 self._acquired.labels("granted").inc()

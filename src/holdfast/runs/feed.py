@@ -139,27 +139,11 @@ class Reader:
         feed, self._feed = self._feed, None
         if feed is None:
             return
-        core, channel = self._core, self._place.channel
-        core.mailbox.forget(self._token)
-        with core.feeds_lock:
-            feed.readers.pop(self._token, None)
-            last = not feed.readers and core.feeds.get(channel) is feed
-            if last:
-                del core.feeds[channel]
-                core.mailbox.feeds.pop(channel.encode(), None)
-        if last:
-            driver.later(lambda aio: aio.hub.unlisten(channel))
+        self._core.leave_feed(self._place.channel, feed, self._token, driver)
 
     def _join(self) -> Feed:
-        core, channel = self._core, self._place.channel
-        self._token = core.new_token()
-        core.mailbox.expect(self._token)
-        with core.feeds_lock:
-            feed: Feed | None = core.feeds.get(channel)
-            if feed is None:
-                feed = core.feeds[channel] = Feed(core)
-                core.mailbox.feeds[channel.encode()] = feed.pushed
-            feed.readers[self._token] = None
+        core = self._core
+        feed, self._token = core.join_feed(self._place.channel, lambda: Feed(core))
         self._feed = feed
         return feed
 

@@ -3,7 +3,9 @@
 from holdfast.sync.active import ActiveRun
 from holdfast.sync.batch import Batch
 from holdfast.sync.buffer import Buffer
+from holdfast.sync.claim import Claim
 from holdfast.sync.client import Holdfast
+from holdfast.sync.gate import Gate
 from holdfast.sync.lease import Lease
 from holdfast.sync.lock import AllLocks, Lock, ReadWriteLock, Semaphore
 from holdfast.sync.runs import Runs
@@ -14,6 +16,8 @@ __all__ = [
     "AllLocks",
     "Batch",
     "Buffer",
+    "Claim",
+    "Gate",
     "Holdfast",
     "Lease",
     "Lock",

@@ -21,6 +21,8 @@ from holdfast.keys import Id
 from holdfast.locks import admin, flows
 from holdfast.locks.inspect import AuditEntry, LockInfo
 from holdfast.locks.spec import KNOWN_SPECS, MAX_PERMITS, RW_PERMITS, Spec, Ttl, make_spec, place
+from holdfast.once.spec import Space
+from holdfast.once.worker import Settler
 from holdfast.runs.archiver import Archive, Archiver
 from holdfast.runs.runner import Handler as RunHandler
 from holdfast.runs.runner import Runner, make_runner
@@ -30,6 +32,7 @@ from holdfast.settings import Settings
 from holdfast.sync.buffer import Buffer
 from holdfast.sync.lease import Lease
 from holdfast.sync.lock import AllLocks, Lock, ReadWriteLock, Semaphore
+from holdfast.sync.once import OnceCalls
 from holdfast.sync.runs import Runs
 from holdfast.sync.sessions import Sessions
 from holdfast.work import Work
@@ -40,7 +43,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-class Holdfast:
+class Holdfast(OnceCalls):
     """A connection to the server that the fleet shares, and everything that can be done there.
 
         with Holdfast("redis://localhost") as hf:
@@ -59,6 +62,8 @@ class Holdfast:
         self._absorbers: dict[str, Absorber] = {}
         self._runners: dict[str, Runner] = {}
         self._archivers: dict[str, Archiver] = {}
+        self._settlers: dict[str, Settler] = {}
+        self._spaces: dict[str, Space] = {}
         self._work: Work | None = None
         self._stop_wanted = False
 
@@ -261,7 +266,8 @@ class Holdfast:
         return register
 
     def work(self) -> None:
-        """Run the registered absorbers, runners and archivers until `stop_work` is called or this is cancelled.
+        """Run what was registered (absorbers, runners, archivers, handlers of gates and monitors) until `stop_work` is
+        called or this is cancelled.
 
         `stop_work` lets handlers finish for `drain` seconds; what cannot finish is handed back. Cancelling hands back
         at once. A batch or a resumable run that is handed back is taken by another worker, and the attempt does not
@@ -269,8 +275,9 @@ class Holdfast:
         if self._work is not None:
             raise ConfigurationError("run work once in a client: it is running already")
         work = Work(
-            self._core, list(self._absorbers.values()), list(self._runners.values()), list(self._archivers.values())
-        )
+            self._core, list(self._absorbers.values()), list(self._runners.values()),
+            [*self._archivers.values(), *self._settlers.values()],
+        )  # fmt: skip
         driver, self._work = self._driver, work
         try:
             if not self._stop_wanted:

@@ -6,13 +6,14 @@ from __future__ import annotations
 from types import EllipsisType, TracebackType
 
 from holdfast.engine.core import Core
+from holdfast.engine.limits import check_wait
 from holdfast.engine.scope import ThreadScope
 from holdfast.engine.threads import ThreadDriver
 from holdfast.errors import NotAcquired
 from holdfast.keys import Id
 from holdfast.locks import admin, flows
 from holdfast.locks.inspect import LockInfo
-from holdfast.locks.spec import Spec, check_wait
+from holdfast.locks.spec import Spec
 from holdfast.sync.lease import Lease
 
 

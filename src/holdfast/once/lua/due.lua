@@ -1,0 +1,34 @@
+#!lua
+-- once/due            retry: safe
+-- KEYS  1.. due       zset
+-- ARGV  1 count       things at most
+--       2 lease       ms until what is handed out here comes again, unless it was told
+--       3.. things    what the keys of things start with, for each shard
+-- returns found
+-- found: ms until the next is due (-1: none), then for each thing its shard's number, name, digest, state and the one before
+
+-- include time
+-- include told
+local left, soonest, answer = tonumber(ARGV[1]), -1, {'found', -1}
+for i = 1, #KEYS do
+  if left > 0 then
+    for _, name in ipairs(call('ZRANGEBYSCORE', KEYS[i], '-inf', now, 'LIMIT', 0, left)) do
+      local text = call('GET', ARGV[i + 2] .. name)
+      local thing = text and parse_told(text)
+      if thing and thing.now ~= thing.told then
+        call('ZADD', KEYS[i], now + ARGV[2], name)
+        answer[#answer + 1] = {i, name, thing.now, thing.state, thing.before}
+        left = left - 1
+      else
+        call('ZREM', KEYS[i], name)
+      end
+    end
+  end
+  local first = call('ZRANGE', KEYS[i], 0, 0, 'WITHSCORES')[2]
+  if first then
+    local wait = math.max(0, tonumber(first) - now)
+    if soonest < 0 or wait < soonest then soonest = wait end
+  end
+end
+answer[2] = soonest
+return answer
