@@ -1,17 +1,16 @@
-"""One request and its answer, over a pool of connections: bounded in size, and told without secrets."""
+"""One request and its answer over one connection: bounded in size, and told without secrets."""
 
 from __future__ import annotations
 
 import re
 import zlib
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import ConfigurationError
+from holdfast.monitor.wire import Broken, Wire
 
 if TYPE_CHECKING:
-    import httpcore
-
     from holdfast.monitor.outgoing import Place
 
 _OURS = {"host", "content-length", "transfer-encoding", "connection", "te", "upgrade", "trailer", "expect"}
@@ -26,11 +25,11 @@ class Exchange:
     def __init__(
         self, place: Place, method: str, headers: Mapping[str, str], content: bytes | str | None, most: int
     ) -> None:
-        if not isinstance(method, str) or not _METHOD.fullmatch(method):
-            raise ConfigurationError("pass an HTTP method in capital letters")
+        if not isinstance(method, str) or not _METHOD.fullmatch(method) or method == "CONNECT":
+            raise ConfigurationError("pass an HTTP method such as POST")
         self._place = place
         self._method = method
-        self._content = content.encode() if isinstance(content, str) else content
+        self._content = content.encode() if isinstance(content, str) else content or b""
         self._headers = self._outgoing(headers)
         self._most = most
         self.status = 0
@@ -38,74 +37,91 @@ class Exchange:
         self.body = bytearray()
         self.trouble = ""
 
-    def _outgoing(self, given: Mapping[str, str]) -> list[tuple[bytes, bytes]]:
+    def _outgoing(self, given: Mapping[str, str]) -> list[tuple[str, str]]:
         # Compression is declined, because a small answer could become a huge one.
-        headers = {
-            "host": self._place.authority,
-            "accept": "*/*",
-            "accept-encoding": "identity",
-            "user-agent": "holdfast",
-        }
+        headers = {"host": self._place.authority, "user-agent": "holdfast", "accept": "*/*"}
+        headers["accept-encoding"] = "identity"
         for name, value in given.items():
             if not _NAME.fullmatch(name) or not _VALUE.fullmatch(value):
                 raise ConfigurationError("pass headers whose names and values are printable ASCII")
             if name.lower() in _OURS:
                 raise ConfigurationError(f"remove the header {name.lower()}: it is made here")
             headers[name.lower()] = value
-        if self._content is not None or self._method in ("POST", "PUT", "PATCH"):
-            headers["content-length"] = str(len(self._content or b""))
-        return [(name.encode(), value.encode()) for name, value in headers.items()]
+        if self._content or self._method in ("POST", "PUT", "PATCH"):
+            headers["content-length"] = str(len(self._content))
+        return list(headers.items())
 
-    async def over(self, pool: httpcore.AsyncConnectionPool, seconds: float) -> None:
-        """What goes wrong is told in `trouble`: an exception of httpcore may quote what was sent, so it stays here."""
-        import httpcore
+    async def over(self, wire: Wire) -> bool:
+        """Answers whether another request can follow on this connection. What went wrong is told in `trouble`: an
+        exception of h11 may quote what was sent, so it stays here."""
+        import h11
 
-        place = self._place
-        url = httpcore.URL(
-            scheme=place.scheme.encode(), host=place.host.encode(), port=place.port, target=place.target.encode()
-        )
-        request = httpcore.Request(
-            self._method, url, headers=self._headers, content=self._content,
-            extensions={"timeout": {"connect": seconds}},
-        )  # fmt: skip
         try:
-            response = await pool.handle_async_request(request)
-            try:
-                self._begin(response)
-                await self._read(response)
-            finally:
-                await response.aclose()
-        except httpcore.ConnectError as error:
-            self.trouble = str(error)  # written by Pinned
+            self._send(wire, h11)
+            return await self._receive(wire, h11)
+        except Broken as error:
+            self.trouble = str(error)
         except zlib.error:
             self.trouble = "its answer cannot be unpacked"
-        except httpcore.RemoteProtocolError:
-            self.trouble = "it closed the connection, or its answer is no HTTP"
-        except (httpcore.NetworkError, httpcore.TimeoutException, httpcore.ProtocolError) as error:
-            self.trouble = f"the connection failed ({type(error).__name__})"
+        except h11.ProtocolError:
+            self.trouble = "its answer is no HTTP, or breaks off"
+        return False
 
-    def _begin(self, response: httpcore.Response) -> None:
-        for name, value in response.headers:
-            key, text = name.decode("latin-1").lower(), value.decode("latin-1")
+    def _send(self, wire: Wire, h11: Any) -> None:
+        """All in one write."""
+        http = wire.http
+        parts = [http.send(h11.Request(method=self._method, target=self._place.target, headers=self._headers))]
+        if self._content:
+            parts.append(http.send(h11.Data(data=self._content)))
+        parts.append(http.send(h11.EndOfMessage()))
+        wire.put(b"".join(part for part in parts if part))
+
+    async def _receive(self, wire: Wire, h11: Any) -> bool:
+        http = wire.http
+        unzip = None
+        while True:
+            event = http.next_event()
+            if event is h11.NEED_DATA:
+                data = await wire.take()
+                if not data and not self.status:
+                    raise Broken("it closed the connection without an answer")
+                http.receive_data(data)
+            elif isinstance(event, h11.Response):
+                self._begin(event)
+                unzip = self._unzip()
+            elif isinstance(event, h11.Data):
+                self._add(event.data, unzip)
+            elif isinstance(event, h11.EndOfMessage):
+                break
+            if self.trouble:
+                return False
+        if http.our_state is not h11.DONE or http.their_state is not h11.DONE or http.trailing_data[0]:
+            return False
+        http.start_next_cycle()
+        return wire.quiet()
+
+    def _begin(self, response: Any) -> None:
+        for name, value in response.headers:  # in lower case
+            key, text = name.decode("latin-1"), value.decode("latin-1")
             self.headers[key] = f"{self.headers[key]}, {text}" if key in self.headers else text
-        self.status = response.status
-
-    async def _read(self, response: httpcore.Response) -> None:
+        self.status = response.status_code
         announced = self.headers.get("content-length", "0")
-        if self._method != "HEAD" and announced.isdecimal() and self._too_large(int(announced)):
-            return
-        encoding = self.headers.get("content-encoding", "identity").strip().lower()
-        if encoding not in ("identity", "gzip", "x-gzip", "deflate", ""):
-            self.trouble = "it answers compressed in a way that was not asked for"
-            return
-        unzip = None if encoding in ("identity", "") else zlib.decompressobj(47)
-        async for chunk in response.aiter_stream():
-            self.body += chunk if unzip is None else unzip.decompress(chunk, self._most + 1 - len(self.body))
-            if self._too_large(len(self.body)):
-                return
+        if self._method != "HEAD" and announced.isdecimal() and int(announced) > self._most:
+            self._too_large()
 
-    def _too_large(self, size: int) -> bool:
-        if size > self._most:
-            self.trouble = f"its answer has more than {self._most} bytes"
+    def _unzip(self) -> Any:
+        encoding = self.headers.get("content-encoding", "").strip().lower()
+        if encoding in ("gzip", "x-gzip", "deflate"):
+            return zlib.decompressobj(47)  # finds out which of them
+        if encoding not in ("", "identity"):
+            self.trouble = "its answer is compressed in a way that was not asked for"
+        return None
+
+    def _add(self, chunk: bytes, unzip: Any) -> None:
+        self.body += chunk if unzip is None else unzip.decompress(chunk, self._most + 1 - len(self.body))
+        if len(self.body) > self._most:
             del self.body[self._most :]
-        return size > self._most
+            self._too_large()
+
+    def _too_large(self) -> None:
+        self.trouble = f"its answer has more than {self._most} bytes"

@@ -6,10 +6,10 @@ import asyncio
 import re
 import ssl
 import time
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Self
+from typing import Self
 from urllib.parse import quote, urlsplit
 
 from holdfast.engine.limits import check_count, check_seconds
@@ -17,9 +17,7 @@ from holdfast.errors import ConfigurationError
 from holdfast.monitor.addresses import Allowed, closed, is_name, literal, resolve
 from holdfast.monitor.exchange import Exchange
 from holdfast.monitor.record import DeliveryFailed
-
-if TYPE_CHECKING:
-    import httpcore
+from holdfast.monitor.wire import Broken, Wire, connect
 
 _RESOLVED_FOR = 30.0
 _IDLE = 4.0
@@ -124,7 +122,7 @@ class Outgoing:
         verify: bool | ssl.SSLContext = True,
     ) -> None:
         try:
-            import httpcore  # noqa: F401 - needed at the first request, and better told now
+            import h11  # noqa: F401 - needed at the first request, and better told now
             import httpx  # noqa: F401
         except ImportError:
             raise ConfigurationError("pip install 'holdfast[monitor]' to send over HTTP") from None
@@ -134,8 +132,7 @@ class Outgoing:
         self._timeout = check_seconds("timeout", timeout, 0.01, 3600)
         self._max_bytes = check_count("max_bytes", max_bytes, 1, 2**31)
         self._tls = verify if isinstance(verify, ssl.SSLContext) else None
-        self._ways: OrderedDict[Place, _Way] = OrderedDict()
-        self._retired: set[_Way] = set()
+        self._ways: OrderedDict[Place, Way] = OrderedDict()
         self._closed = False
 
     def __repr__(self) -> str:
@@ -150,11 +147,10 @@ class Outgoing:
     async def close(self) -> None:
         """Close all connections. Requests under way fail. Again is fine."""
         self._closed = True
-        ways = [*self._ways.values(), *self._retired]
+        for way in self._ways.values():
+            way.close(busy=True)
         self._ways.clear()
-        self._retired.clear()
-        for way in ways:
-            await way.pool.aclose()
+        await asyncio.sleep(0)  # sockets are closed in the next round of the loop
 
     def check(self, url: str) -> Place:
         """Raises ConfigurationError for a URL that `request` could never ask for. No name is resolved."""
@@ -195,11 +191,7 @@ class Outgoing:
         try:
             async with asyncio.timeout(seconds):
                 way = await self._way(place)
-                way.uses += 1
-                try:
-                    await exchange.over(way.pool, seconds)
-                finally:
-                    await self._leave(way)
+                await way.carry(exchange, seconds)
         except TimeoutError:
             exchange.trouble = f"no answer within {seconds:.3g} s"
         if exchange.status and (enough is not None or not exchange.trouble):
@@ -210,7 +202,7 @@ class Outgoing:
 
     # -- ways: to one place, over addresses that were checked --
 
-    async def _way(self, place: Place) -> _Way:
+    async def _way(self, place: Place) -> Way:
         now = time.monotonic()
         way = self._ways.get(place)
         if way is None or now >= way.until:
@@ -218,14 +210,22 @@ class Outgoing:
             way = self._ways.get(place)  # somebody else may have been faster
             if way is None or set(way.addresses) != set(addresses):
                 if way is not None:
-                    await self._retire(place)
-                way = self._ways[place] = _Way(addresses, self._pool(place, addresses))
+                    way.close()
+                way = self._ways[place] = Way(place, addresses, self._context(place))
             way.until = now + _RESOLVED_FOR
         way.used = now
         self._ways.move_to_end(place)
-        if len(self._ways) > 1:
-            await self._tidy(now)
+        self._tidy(now)
         return way
+
+    def _tidy(self, now: float) -> None:
+        """Close what was not used for long, and the oldest of too many. The order is that of use."""
+        while True:
+            place, way = next(iter(self._ways.items()))
+            if len(self._ways) <= _PLACES and now - way.used < _RESOLVED_FOR:
+                return
+            del self._ways[place]
+            way.close()
 
     async def _checked(self, place: Place) -> tuple[str, ...]:
         """All addresses, or DeliveryFailed: one that is refused refuses the name."""
@@ -258,49 +258,69 @@ class Outgoing:
                 retry=False, operation="request",
             )  # fmt: skip
 
-    def _pool(self, place: Place, addresses: tuple[str, ...]) -> httpcore.AsyncConnectionPool:
-        """One for each place: a TLS connection is for the name that its certificate was checked for."""
-        import httpcore
-        import httpx
+    def _context(self, place: Place) -> ssl.SSLContext | None:
+        if place.scheme == "http":
+            return None
+        if self._tls is None:
+            import httpx
 
-        from holdfast.monitor.pinned import Pinned
-
-        if place.scheme == "https" and self._tls is None:
             self._tls = httpx.create_ssl_context(trust_env=False)
-        return httpcore.AsyncConnectionPool(
-            ssl_context=self._tls,
-            max_connections=_CONNECTIONS,
-            keepalive_expiry=_IDLE,
-            network_backend=Pinned(addresses),
-        )
+        return self._tls
 
-    async def _leave(self, way: _Way) -> None:
-        way.uses -= 1
-        if not way.uses and way in self._retired:
-            self._retired.discard(way)
-            await way.pool.aclose()
 
-    async def _retire(self, place: Place) -> None:
-        """No new request takes it. It is closed when the last one has ended."""
-        way = self._ways.pop(place)
-        if way.uses:
-            self._retired.add(way)
-        else:
-            await way.pool.aclose()
+class Way:
+    """Connections to one place, over addresses that were checked.
 
-    async def _tidy(self, now: float) -> None:
-        """Close what was not used for long, and the oldest of too many. The order is that of use."""
-        while True:
-            place, way = next(iter(self._ways.items()))
-            if way.uses or way.used == now or (len(self._ways) <= _PLACES and now - way.used < _RESOLVED_FOR):
+    There is one for each name: a TLS connection is for the name that its certificate was checked for, whoever else
+    may live at the same address."""
+
+    def __init__(self, place: Place, addresses: tuple[str, ...], tls: ssl.SSLContext | None) -> None:
+        self.addresses = addresses
+        self.until = self.used = 0.0
+        self._place = place
+        self._tls = tls
+        self._resting: deque[Wire] = deque()
+        self._busy: set[Wire] = set()
+        self._room = asyncio.Semaphore(_CONNECTIONS)
+        self._closed = False
+
+    async def carry(self, exchange: Exchange, seconds: float) -> None:
+        """What goes wrong is told in the exchange. Cancelled, the connection ends."""
+        async with self._room:
+            try:
+                wire = self._rested() or await connect(
+                    self.addresses, self._place.port, seconds, self._tls, self._place.host
+                )
+            except Broken as error:
+                exchange.trouble = str(error)
                 return
-            await self._retire(place)
+            self._busy.add(wire)
+            again = False
+            try:
+                again = await exchange.over(wire)
+            finally:
+                self._busy.discard(wire)
+                if again and not self._closed:
+                    wire.resting_since = time.monotonic()
+                    self._resting.append(wire)
+                else:
+                    wire.end()
 
+    def _rested(self) -> Wire | None:
+        """The one that was used last, as it is the likeliest to be still open."""
+        oldest = time.monotonic() - _IDLE
+        while self._resting and self._resting[0].resting_since < oldest:
+            self._resting.popleft().end()
+        while self._resting:
+            wire = self._resting.pop()
+            if wire.quiet():
+                return wire
+            wire.end()
+        return None
 
-@dataclass(eq=False, slots=True)
-class _Way:
-    addresses: tuple[str, ...]
-    pool: httpcore.AsyncConnectionPool
-    until: float = 0.0
-    used: float = 0.0
-    uses: int = 0
+    def close(self, *, busy: bool = False) -> None:
+        """Those at rest end now, the others when they are done, or now."""
+        self._closed = True
+        for wire in (*self._resting, *(self._busy if busy else ())):
+            wire.end()
+        self._resting.clear()

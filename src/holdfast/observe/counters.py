@@ -49,36 +49,39 @@ class Counters:
             counted = outcomes(event)
             if counted:
                 self._outcomes(counted)
-                return
-            match event:
-                case Granted(waited=waited):
-                    self._add("granted", "wait", waited)
-                case Refused(waited=waited):
-                    self._add("refused", "wait", waited)
-                case Released(held=held):
-                    self._add("released", "hold", held)
-                case Lost(what="run") | RunTaken() | RunFinished():
-                    self._run(event)
-                case Lost(what="batch"):
-                    self._counts["lost_batches"] += 1
-                case Lost(held=held, reason=reason):
-                    self._add("lost", "hold", held)
-                    self._counts[f"lost: {reason}"] += 1
-                case Expired(count=count):
-                    self._counts["expired"] += count
-                case Dropped(count=count, reason=reason):
-                    self._counts["dropped"] += count
-                    self._counts[f"dropped: {reason}"] += count
-                case Forced(ended=ended):
-                    self._counts["forced"] += ended
-                case Taken(attempt=attempt):
-                    self._counts["taken"] += 1
-                    self._counts["redelivered"] += attempt > 1
-                case Acked(messages=messages):
-                    self._counts["acked"] += 1
-                    self._counts["absorbed"] += messages
-                case _ if type(event) in _NAMES:
-                    self._counts[_NAMES[type(event)]] += 1
+            else:
+                self._count(event)
+
+    def _count(self, event: Event) -> None:
+        match event:
+            case Granted(waited=waited):
+                self._add("granted", "wait", waited)
+            case Refused(waited=waited):
+                self._add("refused", "wait", waited)
+            case Released(held=held):
+                self._add("released", "hold", held)
+            case Lost(what="run") | RunTaken() | RunFinished():
+                self._run(event)
+            case Lost(what="batch"):
+                self._counts["lost_batches"] += 1
+            case Lost(held=held, reason=reason):
+                self._add("lost", "hold", held)
+                self._counts[f"lost: {reason}"] += 1
+            case Expired(count=count):
+                self._counts["expired"] += count
+            case Dropped(count=count, reason=reason):
+                self._counts["dropped"] += count
+                self._counts[f"dropped: {reason}"] += count
+            case Forced(ended=ended):
+                self._counts["forced"] += ended
+            case Taken(attempt=attempt):
+                self._counts["taken"] += 1
+                self._counts["redelivered"] += attempt > 1
+            case Acked(messages=messages):
+                self._counts["acked"] += 1
+                self._counts["absorbed"] += messages
+            case _ if type(event) in _NAMES:
+                self._counts[_NAMES[type(event)]] += 1
 
     def _outcomes(self, counted: list[tuple[str, str, int]]) -> None:
         """Ids and claims by their outcome alone: `unique`, `duplicate`, `acquired`, `rejected`; `suppressed` too."""

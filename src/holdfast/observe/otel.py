@@ -68,10 +68,12 @@ class OtelObserver:
             }
             span.add_event(f"holdfast.{type(event).__name__.lower()}", attributes)
         counted = outcomes(event)
-        if counted:
-            for kind, outcome, number in counted:
-                self._counted[kind].add(number, {"outcome": outcome})
-            return
+        for kind, outcome, number in counted:
+            self._counted[kind].add(number, {"outcome": outcome})
+        if not counted:
+            self._measure(event)
+
+    def _measure(self, event: Event) -> None:
         match event:
             case Granted(waited=waited):
                 self._acquired.add(1, {"outcome": "granted"})

@@ -89,7 +89,10 @@ class PrometheusObserver:
                 self._counted[kind].labels(outcome).inc(number)
             if isinstance(event, Delivered):
                 self._delivery.observe(event.seconds)
-            return
+        else:
+            self._lease(event)
+
+    def _lease(self, event: Event) -> None:
         match event:
             case Granted(waited=waited):
                 self._acquired.labels("granted").inc()
