@@ -19,6 +19,8 @@ ROOMS = {"locks", "buffers", "sessions", "runs", "once", "monitor", "memory"}
 FOUNDATION = {"engine", "keys", "errors", "events", "settings"}
 HOLD_LEASES = {"buffers", "runs", "monitor"}
 """The rooms that may use locks."""
+STANDS_ON = {"monitor": {"once"}}
+"""A raw result is processed once."""
 
 PUBLIC = {"", "sync", "errors", "settings", "events", "testing", "observe"}
 """What somebody who only installed the package may import; "" is `holdfast` itself."""
@@ -27,7 +29,7 @@ PUBLIC = {"", "sync", "errors", "settings", "events", "testing", "observe"}
 def allowed(part: str) -> set[str] | None:
     """The parts of the package that one part may import. None: any."""
     if part in ROOMS:
-        return FOUNDATION | {part} | ({"locks"} if part in HOLD_LEASES else set())
+        return FOUNDATION | {part} | ({"locks"} if part in HOLD_LEASES else set()) | STANDS_ON.get(part, set())
     return {
         "engine": FOUNDATION,
         "errors": set(),

@@ -27,6 +27,8 @@ FILES = {
     "once/claim.py": "sync/claim.py",
     "once/gate.py": "sync/gate.py",
     "once/entry.py": "sync/once.py",
+    "monitor/monitor.py": "sync/monitor.py",
+    "monitor/entry.py": "sync/monitoring.py",
     "client.py": "sync/client.py",
 }
 
@@ -41,6 +43,8 @@ WORDS = [
     (r"holdfast\.once\.claim\b", "holdfast.sync.claim"),
     (r"holdfast\.once\.gate\b", "holdfast.sync.gate"),
     (r"holdfast\.once\.entry\b", "holdfast.sync.once"),
+    (r"holdfast\.monitor\.monitor\b", "holdfast.sync.monitor"),
+    (r"holdfast\.monitor\.entry\b", "holdfast.sync.monitoring"),
     (r"\bAsyncGenerator\[Event, None\]", "Generator[Event, None, None]"),
     (r"\bAsyncGenerator\b", "Generator"),
     (r"from holdfast\.engine\.aio import AsyncDriver", "from holdfast.engine.threads import ThreadDriver"),

@@ -37,6 +37,10 @@ from holdfast.locks.fencing import SqlGuard
 from holdfast.locks.inspect import AuditEntry, Holder, LockInfo, Waiter
 from holdfast.locks.lease import Lease
 from holdfast.locks.lock import AllLocks, Lock, ReadWriteLock, Semaphore
+from holdfast.monitor.flows import DeadDelivery, Observed
+from holdfast.monitor.monitor import Monitor
+from holdfast.monitor.parts import Observation
+from holdfast.monitor.record import Change, Delivery, DeliveryFailed, Push, Snapshot, Subscriber
 from holdfast.once.claim import Claim
 from holdfast.once.gate import Gate
 from holdfast.once.gating import Decision, Notice
@@ -57,11 +61,15 @@ __all__ = [
     "Buffer",
     "BufferStats",
     "BufferTotals",
+    "Change",
     "Claim",
     "ConfigurationError",
     "Context",
+    "DeadDelivery",
     "DeadLetter",
     "Decision",
+    "Delivery",
+    "DeliveryFailed",
     "Draft",
     "EarlierFailure",
     "Entry",
@@ -81,11 +89,15 @@ __all__ = [
     "Lock",
     "LockInfo",
     "Message",
+    "Monitor",
     "NewerPayload",
     "NotAcquired",
     "NotReplicated",
     "Notice",
+    "Observation",
+    "Observed",
     "Pair",
+    "Push",
     "QueueFull",
     "ReadWriteLock",
     "Run",
@@ -100,7 +112,9 @@ __all__ = [
     "ServerError",
     "ServerFull",
     "Sessions",
+    "Snapshot",
     "SqlGuard",
+    "Subscriber",
     "TooLarge",
     "Trimmed",
     "Unavailable",

@@ -118,7 +118,11 @@ class RunEnded(NotAcquired):
 
 
 class QueueFull(HoldfastError):
-    """Too many wait already. Nothing was added."""
+    """Too many wait already. Nothing was added; `observed` says of a monitor's observations which were stored."""
+
+    def __init__(self, message: str, *, observed: Any = (), **where: object) -> None:
+        self.observed = observed
+        super().__init__(message, **where)  # type: ignore[arg-type]
 
 
 class RunStopped(HoldfastError):

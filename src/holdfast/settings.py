@@ -66,6 +66,8 @@ class Settings:
     session_bytes: int = _setting(4_194_304, "How many bytes a session of short-term memory keeps.", 64, 1 << 28)
     within: float = _setting(300.0, "How long an id counts as seen, and a state as told.", 0.001, MAX_SECONDS)
     gate_keep: float = _setting(604_800.0, "How long a gate remembers what nobody asked about.", 1.0, MAX_SECONDS)
+    monitor_keep: float = _setting(2_592_000.0, "How long a monitor remembers what nobody observed.", 1.0, MAX_SECONDS)
+    monitor_backlog: int = _setting(10_000, "How many changes a monitor's log keeps.", 10, 1_000_000)
     call_timeout: float = _setting(2.0, "How long one request may take before its reply counts as lost.", 0.01, 600.0)
     retry_for: float = _setting(
         10.0, "How long an operation is repeated through lost replies, restarts and failovers.", 0.0, 3600.0

@@ -1,11 +1,11 @@
 """A real HTTP server on the loopback that remembers what it was sent, and answers well or badly.
 
-    with Endpoint() as endpoint:                       # 200 to everything
-    with Endpoint(answers(500), answers(200)) as …     # one way for each request; the last one stays
-    endpoint.fail(3)                                   # the next three are refused, then as before
-    endpoint.url("/hook"), endpoint.requests[0].json, endpoint.connections
+with Endpoint() as endpoint:                       # 200 to everything
+with Endpoint(answers(500), answers(200)) as …     # one way for each request; the last one stays
+endpoint.fail(3)                                   # the next three are refused, then as before
+endpoint.url("/hook"), endpoint.requests[0].json, endpoint.connections
 
-    with Endpoint(certificate=certificate("localhost")) as …   # TLS; `certificate(…).trusting()` is a client's context
+with Endpoint(certificate=certificate("localhost")) as …   # TLS; `certificate(…).trusting()` is a client's context
 """
 
 from __future__ import annotations

@@ -111,6 +111,10 @@ class AsyncDriver:
         """Call something on that loop, soon."""
         function(self)
 
+    async def blocking(self, function: Callable[[], T]) -> T:
+        """Call something that blocks, in a thread."""
+        return await asyncio.to_thread(function)
+
     async def finished(self, value: Any) -> Any:
         """What comes of a call that may have been one of a coroutine function."""
         return await value if inspect.isawaitable(value) else value

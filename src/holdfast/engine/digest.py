@@ -46,7 +46,12 @@ def id_structure(value: Any, depth: int = 0) -> bytes:
 
 def id_digest(value: Any) -> bytes:
     """Sixteen bytes that stand for an id."""
-    raw = id_structure(value)
+    try:
+        raw = id_structure(value)
+    except ValueError as error:  # a number with more digits than Python writes
+        if isinstance(error, InvalidId):
+            raise
+        raise InvalidId(f"pass an id of at most {MAX_ID} bytes, or a digest of it") from None
     if len(raw) > MAX_ID:
         raise InvalidId(f"pass an id of at most {MAX_ID} bytes, or a digest of it")
     if value in ("", b"", ()):
@@ -93,7 +98,8 @@ def _plain(value: Any, depth: int) -> Any:
     if isinstance(value, Mapping):
         if not all(isinstance(name, str) for name in value):
             raise InvalidPayload("pass dicts whose keys are text: JSON has no others")
-        return {name: _plain(item, depth + 1) for name, item in value.items()}
+        # A name that begins with $ gets one more: `$bytes` is ours.
+        return {f"${name}" if name[:1] == "$" else name: _plain(item, depth + 1) for name, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [_plain(item, depth + 1) for item in value]
     if isinstance(value, (bytes, bytearray)):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from holdfast.errors import ConfigurationError
 from holdfast.settings import MAX_SECONDS
 
@@ -21,3 +23,13 @@ def check_count(what: str, value: int, low: int, high: int) -> int:
 def check_wait(wait: float | None) -> float | None:
     """None: no limit. 0: do not wait."""
     return None if wait is None else check_seconds("wait", wait, 0.0, MAX_SECONDS)
+
+
+def check_names(what: str, names: Iterable[str]) -> tuple[str, ...]:
+    """Several names; one text would be taken for its letters."""
+    if isinstance(names, (str, bytes)):
+        raise ConfigurationError(f"pass {what} as a list of names, not as one text")
+    found = tuple(names)
+    if not all(isinstance(name, str) for name in found):
+        raise ConfigurationError(f"pass {what} as a list of names, not {found!r:.100}")
+    return found

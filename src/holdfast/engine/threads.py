@@ -173,6 +173,10 @@ class ThreadDriver:
         if not self._closed:
             self._keeper.call(function)
 
+    def blocking(self, function: Callable[[], T]) -> T:
+        """Call something that blocks: here that is as good as anything."""
+        return function()
+
     def finished(self, value: Any) -> Any:
         """What comes of a call; one of a coroutine function cannot be finished in a thread."""
         if asyncio.iscoroutine(value):

@@ -197,9 +197,10 @@ class MonitorStore(KeepsChanges):
             sa.select(following(page.c.place), page.c.number + 1)
             .where(page.c.place.is_not(None), page.c.number < limit)
         )  # fmt: skip
+        # Any of its rows will do, but without an order PostgreSQL may look for one in the table instead of the index.
         key = (
             sa.select(of.c.key_text).where(of.c.monitor == monitor, of.c.place == page.c.place)
-            .limit(1).scalar_subquery()
+            .order_by(of.c.observed_at).limit(1).scalar_subquery()
         )  # fmt: skip
         return sa.select(page.c.place, key.label("key_text")).where(page.c.place.is_not(None)).order_by(page.c.number)
 

@@ -129,16 +129,7 @@ def push_of(monitor: str, row: Any) -> Push:
 # -- subscribers as text ----------------------------------------------------------------------------------------------
 
 
-class Hidden(str):
-    """Text that an engine does not show either, should it show the parameters of what it does."""
-
-    __slots__ = ()
-
-    def __repr__(self) -> str:
-        return "'***'"
-
-
-def record_of(subscriber: Subscriber) -> Hidden:
+def record_of(subscriber: Subscriber) -> str:
     """All but the name and what has its default, as JSON that is known to come back as it was."""
     usual = Subscriber(subscriber.name, subscriber.sink, subscriber.target)
     text = to_json(
@@ -155,7 +146,7 @@ def record_of(subscriber: Subscriber) -> Hidden:
     for name in _FIELDS:
         if not _alike(getattr(subscriber, name), getattr(back, name)):
             raise InvalidPayload(f"pass {name} of a subscriber as it is declared: it would come back as something else")
-    return Hidden(text)
+    return text
 
 
 def subscriber_of(monitor: str, name: str, text: str) -> Subscriber:

@@ -32,6 +32,28 @@ _PREFIX = re.compile(r"[a-z_][a-z0-9_]{0,39}")
 _ROWS_AT_ONCE = 500
 
 
+class Hidden(str):
+    """Text that nothing shows which shows the parameters of a statement, or the rows that it found."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "'***'"
+
+
+class HiddenText(sa.TypeDecorator[str]):
+    """A column with secrets in it: no log of an engine shows them, however much it was told to log."""
+
+    impl = sa.Text
+    cache_ok = True
+
+    def process_bind_param(self, value: str | None, dialect: sa.Dialect) -> str | None:
+        return None if value is None else Hidden(value)
+
+    def process_result_value(self, value: str | None, dialect: sa.Dialect) -> str | None:
+        return None if value is None else Hidden(value)
+
+
 class Tables:
     """The tables under one prefix, as the newest step leaves them."""
 
@@ -69,7 +91,7 @@ class Tables:
         self.subscribers = sa.Table(
             f"{prefix}_subscribers", meta,
             sa.Column("monitor", sa.Text, primary_key=True), sa.Column("name", sa.Text, primary_key=True),
-            sa.Column("record", sa.Text), sa.Column("changed_at", sa.Double),
+            sa.Column("record", HiddenText), sa.Column("changed_at", sa.Double),
         )  # fmt: skip
         self.snapshots = sa.Table(
             f"{prefix}_snapshots", meta,

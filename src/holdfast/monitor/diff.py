@@ -41,7 +41,7 @@ MISSING = Missing.MISSING
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One place where two states differ. `before` is MISSING where something was added, `after` where it was removed."""
+    """One place where two states differ. `before` is MISSING where it was added, `after` where it was removed."""
 
     path: Path
     before: Any
@@ -64,8 +64,8 @@ class Difference:
 def diff(before: Any, after: Any, *, depth: int = MAX_DEPTH) -> tuple[Difference, ...]:
     """The places where two states differ: dicts are compared by key, lists by position, numbers by value.
 
-    1 and 1.0 are the same, 1 and True are not. Below `depth` levels two values are compared as wholes. The order is that
-    of `before`; what was added comes last."""
+    1 and 1.0 are the same, 1 and True are not. Below `depth` levels two values are compared as wholes. The order is
+    that of `before`; what was added comes last."""
     return tuple(_differences((), before, after, check_count("depth", depth, 0, MAX_DEPTH)))
 
 

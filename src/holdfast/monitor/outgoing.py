@@ -8,6 +8,7 @@ import ssl
 import time
 from collections import OrderedDict, deque
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Self
 from urllib.parse import quote, urlsplit
@@ -24,7 +25,7 @@ _IDLE = 4.0
 """Seconds that an unused connection is kept. Many servers close theirs after 5, and might do so as we send."""
 _PLACES = 256
 _CONNECTIONS = 32
-_BAD = re.compile(r"[\x00-\x20\x7f\\]")
+_BAD = re.compile(r"[\x00-\x20\x7f\\\ud800-\udfff]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +69,7 @@ def parse(url: str) -> Place:
         raise ConfigurationError("pass a URL such as https://host:port/path")
     if "@" in parts.netloc:
         raise ConfigurationError("remove user and password from the URL; send them in a header")
-    host = _host(parts.hostname or "", bracketed=parts.netloc.startswith("["))
+    host = _host(parts.hostname or "")
     if port == 0:
         raise ConfigurationError("pass a port between 1 and 65535 in the URL")
     path = quote(parts.path or "/", safe="/%:@!$&'()*+,;=~-._")
@@ -76,13 +77,13 @@ def parse(url: str) -> Place:
     return Place(scheme, host, port or (443 if scheme == "https" else 80), path + query)
 
 
-def _host(host: str, *, bracketed: bool) -> str:
+def _host(host: str) -> str:
     host = host.lower()
     if not host.isascii():
         host = _in_ascii(host)
     host = host.removesuffix(".")
     address = literal(host)
-    if bracketed or ":" in host:
+    if ":" in host:
         if address is None or "%" in host:
             raise ConfigurationError("pass an IPv6 address without a zone in the URL, such as https://[2001:db8::1]/")
         return str(address)
@@ -133,6 +134,7 @@ class Outgoing:
         self._max_bytes = check_count("max_bytes", max_bytes, 1, 2**31)
         self._tls = verify if isinstance(verify, ssl.SSLContext) else None
         self._ways: OrderedDict[Place, Way] = OrderedDict()
+        self._left: list[Way] = []
         self._closed = False
 
     def __repr__(self) -> str:
@@ -147,9 +149,10 @@ class Outgoing:
     async def close(self) -> None:
         """Close all connections. Requests under way fail. Again is fine."""
         self._closed = True
-        for way in self._ways.values():
-            way.close(busy=True)
+        for way in (*self._ways.values(), *self._left):
+            way.close(also_busy=True)
         self._ways.clear()
+        self._left.clear()
         await asyncio.sleep(0)  # sockets are closed in the next round of the loop
 
     def check(self, url: str) -> Place:
@@ -164,6 +167,23 @@ class Outgoing:
         if address is not None and not inside and (word := closed(address)):
             raise ConfigurationError(f"put {address} into allow if it may be reached: this address is {word}")
         return place
+
+    @property
+    def timeout(self) -> float:
+        return self._timeout
+
+    async def check_host(self, host: str, port: int = 443) -> None:
+        """For what connects by itself: raises DeliveryFailed if a name leads now to an address that is refused.
+
+        No promise: the name may lead elsewhere a moment later. A name without an address is left to the other."""
+        place = Place("https", _host(host.strip("[]")), port, "/")
+        if self._allowed.place(place.host, port):
+            return
+        found: Sequence[str] = ()
+        with suppress(OSError, UnicodeError):
+            found = (place.host,) if literal(place.host) is not None else await resolve(place.host, port)
+        for address in found:
+            self._check_resolved(place, address)
 
     async def request(
         self,
@@ -210,7 +230,7 @@ class Outgoing:
             way = self._ways.get(place)  # somebody else may have been faster
             if way is None or set(way.addresses) != set(addresses):
                 if way is not None:
-                    way.close()
+                    self._leave(way)
                 way = self._ways[place] = Way(place, addresses, self._context(place))
             way.until = now + _RESOLVED_FOR
         way.used = now
@@ -225,7 +245,11 @@ class Outgoing:
             if len(self._ways) <= _PLACES and now - way.used < _RESOLVED_FOR:
                 return
             del self._ways[place]
-            way.close()
+            self._leave(way)
+
+    def _leave(self, way: Way) -> None:
+        way.close()
+        self._left = [one for one in (*self._left, way) if one.busy]
 
     async def _checked(self, place: Place) -> tuple[str, ...]:
         """All addresses, or DeliveryFailed: one that is refused refuses the name."""
@@ -280,7 +304,7 @@ class Way:
         self._place = place
         self._tls = tls
         self._resting: deque[Wire] = deque()
-        self._busy: set[Wire] = set()
+        self.busy: set[Wire] = set()
         self._room = asyncio.Semaphore(_CONNECTIONS)
         self._closed = False
 
@@ -294,12 +318,12 @@ class Way:
             except Broken as error:
                 exchange.trouble = str(error)
                 return
-            self._busy.add(wire)
+            self.busy.add(wire)
             again = False
             try:
                 again = await exchange.over(wire)
             finally:
-                self._busy.discard(wire)
+                self.busy.discard(wire)
                 if again and not self._closed:
                     wire.resting_since = time.monotonic()
                     self._resting.append(wire)
@@ -318,9 +342,9 @@ class Way:
             wire.end()
         return None
 
-    def close(self, *, busy: bool = False) -> None:
-        """Those at rest end now, the others when they are done, or now."""
+    def close(self, *, also_busy: bool = False) -> None:
+        """Connections at rest end now, the others when they are done, or now too."""
         self._closed = True
-        for wire in (*self._resting, *(self._busy if busy else ())):
+        for wire in (*self._resting, *(self.busy if also_busy else ())):
             wire.end()
         self._resting.clear()

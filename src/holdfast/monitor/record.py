@@ -86,7 +86,8 @@ class Subscriber:
 
     name: str
     sink: str
-    target: str
+    target: str = field(repr=False)
+    """Not shown: the URL of many a receiver is itself a secret."""
     secret: str = field(default="", repr=False)
     sources: tuple[str, ...] = ()
     keys: tuple[str | tuple[str, ...], ...] = ()

@@ -77,7 +77,7 @@ class CallSpec:
             if template.startswith("{") and template.endswith("}") and template[1:-1].isidentifier():
                 return arguments[template[1:-1]]
             return template.format(**arguments)
-        except (KeyError, IndexError, AttributeError, ValueError) as error:
+        except (KeyError, IndexError, AttributeError, ValueError, TypeError) as error:
             raise ConfigurationError(f"name arguments of the function in key={template!r}: {error!r}") from None
 
     def stores(self, error: BaseException) -> bool:

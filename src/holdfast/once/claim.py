@@ -94,7 +94,11 @@ class Claim:
         Raises LeaseLost if it is somebody else's by now. Raises Indeterminate if no answer came in time (with
         `on_outage="allow"` that is only counted): then it may be worked on again when the lease is over."""
         hold = self._hold
-        if hold is None or hold.over:
+        if hold is None:
+            return
+        if self.lost:
+            self.check()
+        if hold.over:
             return
         try:
             await self._driver().run(flows.confirm(self._core, self._place, hold, result, self._within))

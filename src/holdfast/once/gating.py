@@ -7,12 +7,12 @@ from typing import Any, NamedTuple
 
 from holdfast.engine.core import Core
 from holdfast.engine.digest import state_digest, watched
-from holdfast.engine.flow import Flow, Together
-from holdfast.engine.limits import check_seconds
+from holdfast.engine.flow import INTERRUPTED, Detach, Flow, Together
+from holdfast.engine.limits import check_names, check_seconds
 from holdfast.engine.payload import decode, encode
-from holdfast.errors import HoldfastError, Indeterminate, InvalidId, Unavailable
+from holdfast.errors import ConfigurationError, HoldfastError, InvalidId, UnreadablePayload
 from holdfast.events import Gated
-from holdfast.once.flows import all_or_raise, ask, in_groups, outage
+from holdfast.once.flows import DOWN, ask, in_groups, outage
 from holdfast.once.spec import MARK_MAX, Space, check_policy
 
 AT_ONCE = 512
@@ -53,16 +53,19 @@ class GateSpec:
         kept = s.gate_keep if keep is None else check_seconds("keep", keep, 0.001, MARK_MAX)
         self.keep = max(kept, 2 * self.window)
         self.trailing = bool(trailing)
-        self.fields = None if fields is None else tuple(fields)
-        self.ignore = tuple(ignore)
+        self.fields = None if fields is None else check_names("fields", fields)
+        self.ignore = check_names("ignore", ignore)
         self.policy = check_policy(policy)
         self.limit = s.max_message_bytes
 
 
 def check(core: Core, spec: GateSpec, things: Sequence[tuple[Any, Any]], fields: Any) -> Flow[list[Decision]]:
     """One round trip for each shard touched. A thing that is named twice is judged in the order given."""
-    fields = spec.fields if fields is None else tuple(fields)
+    fields = spec.fields if fields is None else check_names("fields", fields)
     space = spec.space
+    for thing in things:
+        if not isinstance(thing, (tuple, list)) or len(thing) != 2:
+            raise ConfigurationError(f"pass pairs of key and state, not {type(thing).__name__}")
     places = [space.key(key) for key, _ in things]
     blobs = [_blob(spec, key, watched(state, fields, spec.ignore)) for key, state in things]
     decisions: list[Decision | None] = [None] * len(things)
@@ -73,14 +76,24 @@ def check(core: Core, spec: GateSpec, things: Sequence[tuple[Any, Any]], fields:
         now = sorted(firsts.values())
         left = [at for at in left if firsts[places[at][1]] != at]
         groups = [[now[at] for at in group] for group in in_groups(core, space, [places[at][0] for at in now], AT_ONCE)]
-        asked = [_judge(core, spec, [(*places[at], *blobs[at]) for at in group]) for group in groups]
+        judged = [_Judging(core, spec, [(*places[at], *blobs[at]) for at in group]) for group in groups]
         try:
-            answers = all_or_raise((yield Together(asked)))
-        except (Unavailable, Indeterminate) as error:
-            notify = outage(core, spec.name, spec.policy, error, "once/gate")
-            return [known or Decision(notify, "outage") for known in decisions]
-        for group, answer in zip(groups, answers, strict=True):
-            for at, decision in zip(group, answer, strict=True):
+            answers = yield Together([one.ask() for one in judged])
+        except INTERRUPTED:
+            yield Detach(_untell(judged))
+            raise
+        for group, one, answer in zip(groups, judged, answers, strict=True):
+            if isinstance(answer, DOWN):
+                if spec.policy != "allow":  # nobody is told of it, so it must not count as told
+                    yield Detach(_untell(judged if spec.policy == "raise" else [one]))
+                notify = outage(core, spec.name, spec.policy, answer, "once/gate")
+                given = [Decision(notify, "outage")] * len(group)
+            elif isinstance(answer, BaseException):
+                yield Detach(_untell(judged))
+                raise answer
+            else:
+                given = answer
+            for at, decision in zip(group, given, strict=True):
                 decisions[at] = decision
     return [decision for decision in decisions if decision is not None]
 
@@ -89,22 +102,51 @@ def _blob(spec: GateSpec, key: Any, state: Any) -> tuple[bytes, bytes]:
     return state_digest(state), encode([_listed(key), state], spec.limit)
 
 
-def _judge(core: Core, spec: GateSpec, things: Sequence[tuple[int, str, bytes, bytes]]) -> Flow[list[Decision]]:
-    space = spec.space
-    keys: list[Any] = []
-    args: list[Any] = [int(spec.window * 1000), int(spec.keep * 1000), int(spec.trailing), core.new_op()]
-    for shard, key, digest, blob in things:
-        keys += (key, space.dues[shard])
-        args += (digest, blob, key[-22:])
-    reply = yield from ask(core, "once/gate", space.tags[things[0][0]], keys, args, spec.name)
-    decisions = []
-    for at in range(1, len(reply), 2):
-        reason = reply[at].decode()
-        previous = decode(reply[at + 1])[1] if reply[at + 1] else None
-        decisions.append(Decision(reason in TOLD, reason, previous))
-        if core.events:
-            core.events.emit(Gated(spec.name, reason))
-    return decisions
+class _Judging:
+    """Things that are judged in one step."""
+
+    def __init__(self, core: Core, spec: GateSpec, things: Sequence[tuple[int, str, bytes, bytes]]) -> None:
+        self._core = core
+        self._spec = spec
+        self._things = things
+        self._op = core.new_op()
+        self._keys = [part for shard, key, *_ in things for part in (key, spec.space.dues[shard])]
+
+    def _send(self, script: str, args: Sequence[Any]) -> Flow[list[Any]]:
+        return ask(
+            self._core, script, self._spec.space.tags[self._things[0][0]], self._keys, args, self._spec.name
+        )  # fmt: skip
+
+    def ask(self) -> Flow[list[Decision]]:
+        spec, core = self._spec, self._core
+        args: list[Any] = [int(spec.window * 1000), int(spec.keep * 1000), int(spec.trailing), self._op]
+        for _, key, digest, blob in self._things:
+            args += (digest, blob, key[-22:])
+        reply = yield from self._send("once/gate", args)
+        decisions = []
+        for at in range(1, len(reply), 2):
+            reason = reply[at].decode()
+            decisions.append(Decision(reason in TOLD, reason, _state_of(reply[at + 1])))
+            if core.events:
+                core.events.emit(Gated(spec.name, reason))
+        return decisions
+
+    def untell(self) -> Flow[list[Any]]:
+        return self._send(
+            "once/untell", (self._op, int(self._spec.trailing), *(key[-22:] for _, key, *_ in self._things))
+        )
+
+
+def _untell(judged: Sequence[_Judging]) -> Flow[None]:
+    yield Together([one.untell() for one in judged])
+
+
+def _state_of(blob: bytes) -> Any:
+    """The state before; None where there is none, or this version cannot read it."""
+    try:
+        return decode(blob)[1] if blob else None
+    except UnreadablePayload:
+        return None
 
 
 def due(core: Core, spec: GateSpec, count: int, lease: float) -> Flow[tuple[list[Notice], float | None]]:
@@ -114,7 +156,7 @@ def due(core: Core, spec: GateSpec, count: int, lease: float) -> Flow[tuple[list
     asked = [
         ask(
             core, "once/due", space.tags[group[0]], [space.dues[shard] for shard in group],
-            (count, int(lease * 1000), *(space.prefixes[shard] for shard in group)), spec.name,
+            (max(1, count // len(groups)), int(lease * 1000), *(space.prefixes[shard] for shard in group)), spec.name,
         )
         for group in groups
     ]  # fmt: skip
@@ -122,7 +164,7 @@ def due(core: Core, spec: GateSpec, count: int, lease: float) -> Flow[tuple[list
     waits: list[float] = []
     problem: HoldfastError | None = None
     for group, reply in zip(groups, (yield Together(asked)), strict=True):
-        if isinstance(reply, (Unavailable, Indeterminate)):
+        if isinstance(reply, DOWN):
             problem = reply  # what other shards handed out must not be lost with it
             continue
         if isinstance(reply, BaseException):
@@ -130,9 +172,13 @@ def due(core: Core, spec: GateSpec, count: int, lease: float) -> Flow[tuple[list
         if reply[1] >= 0:
             waits.append(int(reply[1]) / 1000)
         for number, name, digest, state, before in reply[2:]:
-            key, now = decode(state)
-            previous = decode(before)[1] if before else None
-            notices.append(Notice(_as_id(key), now, previous, digest, group[number - 1], name.decode()))
+            try:
+                key, now = decode(state)
+                notice = Notice(_as_id(key), now, _state_of(before), digest, group[number - 1], name.decode())
+            except HoldfastError as error:  # its neighbours must not wait for it
+                core.warn(f"gate {spec.name}: a notice cannot be read: {error}")
+            else:
+                notices.append(notice)
     if problem is not None and not notices:
         raise problem
     return notices, min(waits, default=None)
@@ -141,7 +187,7 @@ def due(core: Core, spec: GateSpec, count: int, lease: float) -> Flow[tuple[list
 def told(core: Core, spec: GateSpec, notice: Notice) -> Flow[bool]:
     space, shard = spec.space, notice.shard
     keys = (space.prefixes[shard] + notice.name, space.dues[shard])
-    args = (notice.digest, notice.name, int(spec.keep * 1000))
+    args = (notice.digest, notice.name, int(spec.keep * 1000), int(spec.window * 1000), core.new_op())
     reply = yield from ask(core, "once/told", space.tags[shard], keys, args, spec.name)
     return bool(reply[0] == b"settled")
 

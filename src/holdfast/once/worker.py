@@ -48,7 +48,9 @@ class Settler:
             wait: float | None = None
             try:
                 notices, wait = await self._driver.run(gating.due(self._core, self._spec, AT_ONCE, self._lease))
-                await asyncio.gather(*(self._tell(notice) for notice in notices))
+                async with asyncio.TaskGroup() as telling:
+                    for notice in notices:
+                        telling.create_task(self._tell(notice))
             except HoldfastError as error:
                 self._core.warn(f"gate {self._spec.name}: {error}")
             pause = LOOK if wait is None else min(LOOK, wait)
@@ -70,4 +72,7 @@ class Settler:
                 failure = f"{type(error).__name__}: {error}"
                 self._core.events.emit(HandlerFailed(self._spec.name, str(notice.key), notice.name, 1, failure))
             return
-        await self._driver.run(gating.told(self._core, self._spec, notice))
+        try:
+            await self._driver.run(gating.told(self._core, self._spec, notice))
+        except HoldfastError as error:
+            self._core.warn(f"gate {self._spec.name}: told, but that was not stored, so it is told again: {error}")

@@ -8,6 +8,7 @@ from holdfast.sync.client import Holdfast
 from holdfast.sync.gate import Gate
 from holdfast.sync.lease import Lease
 from holdfast.sync.lock import AllLocks, Lock, ReadWriteLock, Semaphore
+from holdfast.sync.monitor import Monitor
 from holdfast.sync.runs import Runs
 from holdfast.sync.sessions import Sessions
 
@@ -21,6 +22,7 @@ __all__ = [
     "Holdfast",
     "Lease",
     "Lock",
+    "Monitor",
     "ReadWriteLock",
     "Runs",
     "Semaphore",

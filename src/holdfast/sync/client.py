@@ -21,6 +21,8 @@ from holdfast.keys import Id
 from holdfast.locks import admin, flows
 from holdfast.locks.inspect import AuditEntry, LockInfo
 from holdfast.locks.spec import KNOWN_SPECS, MAX_PERMITS, RW_PERMITS, Spec, Ttl, make_spec, place
+from holdfast.monitor.parts import MonitorParts
+from holdfast.monitor.worker import MonitorWorker
 from holdfast.once.spec import Space
 from holdfast.once.worker import Settler
 from holdfast.runs.archiver import Archive, Archiver
@@ -32,6 +34,7 @@ from holdfast.settings import Settings
 from holdfast.sync.buffer import Buffer
 from holdfast.sync.lease import Lease
 from holdfast.sync.lock import AllLocks, Lock, ReadWriteLock, Semaphore
+from holdfast.sync.monitoring import MonitorCalls
 from holdfast.sync.once import OnceCalls
 from holdfast.sync.runs import Runs
 from holdfast.sync.sessions import Sessions
@@ -43,7 +46,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-class Holdfast(OnceCalls):
+class Holdfast(OnceCalls, MonitorCalls):
     """A connection to the server that the fleet shares, and everything that can be done there.
 
         with Holdfast("redis://localhost") as hf:
@@ -64,6 +67,8 @@ class Holdfast(OnceCalls):
         self._archivers: dict[str, Archiver] = {}
         self._settlers: dict[str, Settler] = {}
         self._spaces: dict[str, Space] = {}
+        self._monitors: dict[str, MonitorWorker] = {}
+        self._parts: dict[str, MonitorParts] = {}
         self._work: Work | None = None
         self._stop_wanted = False
 
@@ -276,7 +281,7 @@ class Holdfast(OnceCalls):
             raise ConfigurationError("run work once in a client: it is running already")
         work = Work(
             self._core, list(self._absorbers.values()), list(self._runners.values()),
-            [*self._archivers.values(), *self._settlers.values()],
+            [*self._archivers.values(), *self._settlers.values(), *self._monitors.values()],
         )  # fmt: skip
         driver, self._work = self._driver, work
         try:

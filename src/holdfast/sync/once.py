@@ -54,11 +54,12 @@ class OnceCalls:
 
         An id that is named twice counts once. On one server everything is one step, up to 4096 ids. With
         `on_outage="allow"` all are answered while the server cannot be reached, with "deny" none."""
-        asked = list(ids)
+        if isinstance(ids, (str, bytes)):
+            raise ConfigurationError("pass a list of ids, not one id")
+        asked, seconds, policy, where = list(ids), self._within(within), check_policy(on_outage), self._space(space)
         if not asked:
             return []
-        seconds = self._within(within)
-        flow = flows.mark(self._core, self._space(space), asked, seconds, check_policy(on_outage))
+        flow = flows.mark(self._core, where, asked, seconds, policy)
         return [one for one, new in zip(asked, self._driver.run(flow), strict=True) if new]
 
     def forget(self, space: str, *ids: AnyId) -> int:
@@ -145,7 +146,7 @@ class OnceCalls:
         return register
 
     def _space(self, name: str) -> Space:
-        known = self._spaces.get(name)
+        known = self._spaces.get(name) if isinstance(name, str) else None
         if known is None:
             if len(self._spaces) >= KNOWN_SPACES:
                 self._spaces.clear()

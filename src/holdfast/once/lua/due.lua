@@ -1,4 +1,4 @@
-#!lua
+#!lua flags=allow-oom
 -- once/due            retry: safe
 -- KEYS  1.. due       zset
 -- ARGV  1 count       things at most
@@ -17,6 +17,10 @@ for i = 1, #KEYS do
       local thing = text and parse_told(text)
       if thing and thing.now ~= thing.told then
         call('ZADD', KEYS[i], now + ARGV[2], name)
+        if thing.told ~= UNKNOWN then
+          thing.told = UNKNOWN  -- from here on it may be told, or not
+          call('SET', ARGV[i + 2] .. name, told_text(thing), 'KEEPTTL')
+        end
         answer[#answer + 1] = {i, name, thing.now, thing.state, thing.before}
         left = left - 1
       else

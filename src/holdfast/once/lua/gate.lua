@@ -24,8 +24,19 @@ for i = 1, #KEYS, 2 do
     local thing = parse_told(text)
     reason, before = REASON[thing.why], thing.before
   elseif digest_now(text) == digest then
-    before = parse_told(text).state
-    call('PEXPIRE', KEYS[i], ARGV[2])
+    local thing = parse_told(text)
+    before = thing.state
+    if thing.told == UNKNOWN and not told_at(thing, digest, window) then
+      -- It was judged, and whoever asked was never answered.
+      reason, thing.op, thing.why = 'changed', ARGV[4], LETTER.changed
+      note_told(thing, digest, ARGV[4])
+      call('SET', KEYS[i], told_text(thing), 'PX', ARGV[2])
+      call('ZREM', KEYS[i + 1], name)
+    else
+      call('PEXPIRE', KEYS[i], ARGV[2])
+    end
+  elseif told_by(parse_told(text), digest, ARGV[4]) then
+    reason = 'changed'  -- the first reply was lost, and another caller was faster than this repeat
   else
     local thing = parse_told(text)
     before = thing.state

@@ -1,0 +1,76 @@
+-- What a monitor keeps, all in one slot. `base` is what its keys start with.
+-- base .. s:THING    string what is known of it (see told)
+-- base .. log        stream changes, by the time in microseconds at which each was found; the oldest go
+-- base .. seq        string the newest of these times: the next is later, also after a failover that forgot some
+-- base .. cur        hash   how far each kind of reader has come in the log
+-- base .. code       hash   subscribers that are functions, as their processes have said
+-- base .. subs       string how often the subscribers were changed
+-- base .. q:WHO      list   what a subscriber is to be told of, oldest first: times, or changes whole (after a !)
+-- base .. d:WHO      hash   how far telling has come: who tells, how many changes, since which attempt
+-- base .. due, slow, call:WHAT  zsets  when to tell whom: as usual; those that failed last; those that are functions
+-- base .. wait       zset   things whose state was not told, by the end of its window
+-- base .. dead       stream what could not be told
+local KEEP = 2592000000
+local QUEUE_MOST = 10000
+
+local function base_key(name) return ARGV[1] .. name end
+
+local function keep(name) call('PEXPIRE', base_key(name), KEEP) end
+
+-- Is there room for one more change? The oldest one goes, if everybody who reads the log has seen it.
+local function room(most)
+  if call('XLEN', base_key('log')) < most then return true end
+  local first = call('XRANGE', base_key('log'), '-', '+', 'COUNT', 1)[1]
+  local at = tonumber(string.sub(first[1], 1, -3))
+  for _, seen in ipairs(call('HVALS', base_key('cur'))) do
+    if tonumber(seen) < at then return false end
+  end
+  call('XTRIM', base_key('log'), 'MAXLEN', '=', most - 1)
+  return true
+end
+
+local last
+local function add(kind, identity, before, after, observed)
+  if not last then last = tonumber(call('GET', base_key('seq')) or '0') end
+  last = math.max(last + 1, now_us)
+  call('XADD', base_key('log'), string.format('%d-0', last), 'k', kind, 'i', identity, 'b', before, 'a', after, 'o',
+    string.format('%d', observed))
+  return last
+end
+
+-- After the last `add`: remember the time, and tell whoever reads.
+local function added()
+  if not last then return end
+  call('SET', base_key('seq'), string.format('%d', last), 'PX', KEEP)
+  keep('log')
+  call('SPUBLISH', base_key('ch'), '1')
+end
+
+local function known(text)
+  return text and text ~= '' and tonumber(text) or 0
+end
+
+-- A change whole: its time and its fields, each with its length before it.
+local function whole(number, fields)
+  local parts = {'!', struct.pack('>I4', #number), number}
+  for _, field in ipairs(fields) do
+    parts[#parts + 1] = struct.pack('>I4', #field)
+    parts[#parts + 1] = field
+  end
+  return table.concat(parts)
+end
+
+-- The time and the fields of what stands in a queue; nothing if the log has it no more.
+local function change_of(item)
+  if string.sub(item, 1, 1) ~= '!' then
+    local entry = call('XRANGE', base_key('log'), item .. '-0', item .. '-0')[1]
+    return entry and {item, entry[2]}
+  end
+  local at, parts = 2, {}
+  while at <= #item do
+    local size = struct.unpack('>I4', item, at)
+    parts[#parts + 1] = string.sub(item, at + 4, at + 3 + size)
+    at = at + 4 + size
+  end
+  return {table.remove(parts, 1), parts}
+end

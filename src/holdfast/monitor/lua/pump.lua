@@ -1,0 +1,54 @@
+#!lua
+-- monitor/pump        retry: safe
+-- KEYS  1 log         stream
+--       2 none        string never there: a slot that is moving is not used
+-- ARGV  1 base        what the monitor's keys start with
+--       2 reader
+--       3 token       of this process
+--       4 from        where its changes began
+--       5 to          the last of them: the next reader begins after it
+--       6.. each      subscriber, list it is due in, ms to wait, ms between two messages, changes in one message, how
+--                     many changes for it follow, then these
+-- returns settled | late
+-- settled: how many were dropped because a subscriber has too many. late: another process has read on from there
+
+-- include time
+-- include log
+local now_at = call('HGET', base_key('cur'), ARGV[2])
+local lock = base_key('p:' .. ARGV[2])
+if call('GET', lock) == ARGV[3] then call('DEL', lock) end
+if now_at == ARGV[5] and ARGV[4] ~= ARGV[5] then return {'settled', 0} end  -- the reply was lost
+if now_at ~= ARGV[4] then return {'late'} end
+
+local function shorten(who)
+  local queue, telling = base_key('q:' .. who), known(call('HGET', base_key('d:' .. who), 'count'))
+  local extra = call('LLEN', queue) - QUEUE_MOST
+  if extra <= 0 then return 0 end
+  -- What is being told stays in front.
+  local front = telling > 0 and call('LRANGE', queue, 0, telling - 1) or {}
+  call('LTRIM', queue, telling + extra, -1)
+  for i = #front, 1, -1 do call('LPUSH', queue, front[i]) end
+  return extra
+end
+
+local at, dropped = 6, 0
+while at <= #ARGV do
+  local who, list, wait, pause, most, count =
+    ARGV[at], ARGV[at + 1], tonumber(ARGV[at + 2]), tonumber(ARGV[at + 3]), ARGV[at + 4], tonumber(ARGV[at + 5])
+  local state, queue = base_key('d:' .. who), base_key('q:' .. who)
+  for i = at + 6, at + 5 + count do call('RPUSH', queue, ARGV[i]) end
+  dropped = dropped + shorten(who)
+  call('HSET', state, 'most', most, 'list', list)
+  call('PEXPIRE', queue, KEEP)
+  call('PEXPIRE', state, KEEP)
+  local bad, told = unpack(call('HMGET', state, 'bad', 'told'))
+  local where = base_key((list == 'due' and known(bad) > 0) and 'slow' or list)
+  -- Who is due already stays where it is: it may be told at this moment, or wait for its next try.
+  call('ZADD', where, 'NX', math.max(now + wait, known(told) + pause), who)
+  call('PEXPIRE', where, KEEP)
+  at = at + 6 + count
+end
+call('HSET', base_key('cur'), ARGV[2], ARGV[5])
+keep('cur')
+if at > 6 then call('SPUBLISH', base_key('ch'), '2') end
+return {'settled', dropped}

@@ -1,0 +1,51 @@
+#!lua flags=allow-oom
+-- monitor/take        retry: safe
+-- KEYS  1 none        string never there: a slot that is moving is not used
+--       2 slow        zset of subscribers that failed last
+--       3.. lists     zset
+-- ARGV  1 base        what the monitor's keys start with
+--       2 slow        subscribers at most of those that failed last
+--       3 lease       ms after which another process tells it
+--       4.. tokens    one for each subscriber that may be taken
+-- returns taken
+-- taken: server time in microseconds, ms until the next is due (-1: none), then for each subscriber its name, token, first
+-- change, number of changes, attempt, failures, how many changes are gone, and the changes
+
+-- include time
+-- include log
+local answer, free, slow, soonest = {'taken', now_us, -1}, 4, tonumber(ARGV[2]), -1
+
+local function give(list, who)
+  local state, queue = base_key('d:' .. who), base_key('q:' .. who)
+  local count, attempt, most, failed = unpack(call('HMGET', state, 'count', 'attempt', 'most', 'failed'))
+  count, attempt = known(count), known(attempt)
+  if count == 0 then
+    count, attempt = math.min(call('LLEN', queue), math.max(1, known(most))), 0
+  end
+  if count == 0 then return call('ZREM', list, who) end
+  local items, gone, changes = call('LRANGE', queue, 0, count - 1), 0, {}
+  for _, item in ipairs(items) do
+    local one = change_of(item)
+    if one then changes[#changes + 1] = one else gone = gone + 1 end
+  end
+  local token, first = ARGV[free], changes[1] and changes[1][1] or items[1]
+  call('HSET', state, 'token', token, 'count', count, 'attempt', attempt + 1)
+  call('ZADD', list, now + ARGV[3], who)
+  free = free + 1
+  answer[#answer + 1] = {who, token, first, #items, attempt + 1, known(failed), gone, changes}
+end
+
+for i = #KEYS, 2, -1 do
+  local most = #ARGV - free + 1
+  if i == 2 then most = math.min(most, slow) end
+  if most > 0 then
+    for _, who in ipairs(call('ZRANGEBYSCORE', KEYS[i], '-inf', now, 'LIMIT', 0, most)) do give(KEYS[i], who) end
+  end
+  local first = call('ZRANGE', KEYS[i], 0, 0, 'WITHSCORES')[2]
+  if first then
+    local wait = math.max(0, tonumber(first) - now)
+    if soonest < 0 or wait < soonest then soonest = wait end
+  end
+end
+answer[3] = soonest
+return answer

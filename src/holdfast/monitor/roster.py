@@ -1,0 +1,76 @@
+"""Who subscribes, as one process knows it: from the store and from the server, for a minute or until it changes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from holdfast.engine.aio import AsyncDriver
+from holdfast.engine.core import Core
+from holdfast.errors import HoldfastError
+from holdfast.monitor import flows
+from holdfast.monitor.matching import from_record
+from holdfast.monitor.parts import MonitorParts
+from holdfast.monitor.record import Subscriber
+from holdfast.monitor.spec import MonitorSpec, from_text
+
+FRESH = 60.0
+"""Subscribers that somebody changed in the database by hand are noticed after so long."""
+
+
+class Roster:
+    """The subscribers of one monitor."""
+
+    def __init__(self, core: Core, spec: MonitorSpec, parts: MonitorParts) -> None:
+        self._core = core
+        self._spec = spec
+        self._parts = parts
+        self._version: int | None = None
+        self._at = float("-inf")
+        self._enlisted: dict[str, bytes] | None = None
+        self._lock = asyncio.Lock()
+        self.known: Sequence[Subscriber] = ()
+
+    async def enlist(self, driver: AsyncDriver) -> None:
+        """Say which functions are here, once, so that other processes let them have their changes."""
+        records = self._parts.records()
+        if records and self._enlisted != records:
+            await driver.run(flows.enlist(self._core, self._spec, records))
+            self._enlisted = records
+
+    async def of(self, version: int, driver: AsyncDriver) -> Sequence[Subscriber]:
+        """All of them, at least as new as this version. Raises if they were never known and cannot be asked for."""
+        await self.enlist(driver)
+        if version != self._version or self._core.clock() - self._at > FRESH:
+            await self._load(driver)
+        return self.known
+
+    async def get(self, name: str, driver: AsyncDriver) -> Subscriber | None:
+        """One of them; None if it is there no more. Asks again before it says so."""
+        for one in self.known:
+            if one.name == name and self._core.clock() - self._at <= FRESH:
+                return one
+        await self._load(driver)
+        return next((one for one in self.known if one.name == name), None)
+
+    async def _load(self, driver: AsyncDriver) -> None:
+        async with self._lock:
+            roll = await driver.run(flows.roll(self._core, self._spec))
+            found = {}
+            for name, record in roll.functions.items():
+                try:
+                    found[name] = from_record(from_text(record))
+                except HoldfastError as error:
+                    self._core.warn(f"monitor {self._spec.name}: subscriber {name!r} cannot be read: {error}")
+            store = self._parts.store
+            if store is not None:
+                try:
+                    stored = await asyncio.to_thread(store.subscribers, self._spec.name)
+                except HoldfastError as error:
+                    if self._version is None:
+                        raise
+                    self._core.warn(f"monitor {self._spec.name}: telling those who subscribed before: {error}")
+                    stored = [one for one in self.known if one.sink != "call"]
+                found |= {one.name: one for one in stored}
+            self.known = list(found.values())
+            self._version, self._at = roll.version, self._core.clock()

@@ -1,0 +1,52 @@
+# Written by tools/make_sync.py from src/holdfast/monitor/entry.py. Change that file, then run `make sync`.
+"""What a client can do with monitors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from holdfast.engine.core import Core
+from holdfast.engine.limits import check_count
+from holdfast.engine.threads import ThreadDriver
+from holdfast.errors import ConfigurationError
+from holdfast.monitor.parts import MonitorParts
+from holdfast.monitor.record import Store
+from holdfast.monitor.spec import MonitorSpec
+from holdfast.monitor.worker import MonitorWorker
+from holdfast.sync.monitor import Monitor
+
+
+class MonitorCalls:
+    """The part of `Holdfast` that watches for changes."""
+
+    _core: Core
+    _monitors: dict[str, MonitorWorker]
+    _parts: dict[str, MonitorParts]
+
+    @property
+    def _driver(self) -> ThreadDriver:
+        raise NotImplementedError  # the client has it
+
+    def monitor(
+        self, name: str, *, fields: Iterable[str] | None = None, ignore: Iterable[str] = (), window: float = 0.0,
+        store: Store | None = None, allow: Sequence[str] = (), workers: int = 10, keep: float | None = None,
+        backlog: int | None = None,
+    ) -> Monitor:  # fmt: skip
+        """Watches things for changes, and tells who wants to know. It may be made before the client is opened.
+
+        `fields`: what counts of a state that is a dict; `ignore`: what never does. `window`: within so many seconds a
+        thing's state is told once, and what it is in the end is told after that; 0: every change is told. `store`: a
+        `holdfast.memory.MonitorStore`, for subscribers, history and the push log. `allow`: hosts and networks that may
+        be told or fetched although they are private or without TLS. `workers`: messages that a process sends at once.
+        `keep`: seconds for which a thing is remembered that nobody observes. `backlog`: changes in the log. The same
+        name again is the same monitor; parsers and functions are registered for both."""
+        spec = MonitorSpec(self._core, name, fields=fields, ignore=ignore, window=window, keep=keep, backlog=backlog)
+        parts = self._parts.get(name)
+        if parts is None:
+            if isinstance(allow, str):
+                raise ConfigurationError("pass allow as a list of hosts, not as one text")
+            parts = self._parts[name] = MonitorParts(store, allow, check_count("workers", workers, 1, 1000))
+            self._monitors[name] = MonitorWorker(self._core, spec, parts)
+        elif store is not None and parts.store is not store:
+            raise ConfigurationError(f"pass one store for a monitor: {name!r} has another")
+        return Monitor(self._core, lambda: self._driver, spec, parts)
