@@ -11,11 +11,9 @@ from holdfast.engine.core import Core
 from holdfast.engine.limits import check_count
 from holdfast.errors import ConfigurationError, QueueFull
 from holdfast.monitor import flows
-from holdfast.monitor.fetch import make_fetch
 from holdfast.monitor.flows import DeadDelivery, Observed
 from holdfast.monitor.matching import check_subscriber, from_record
 from holdfast.monitor.parts import MonitorParts, Observation, observation
-from holdfast.monitor.plot import plot
 from holdfast.monitor.record import Handler, Key, Push, Snapshot, Store, Subscriber
 from holdfast.monitor.spec import MonitorSpec, from_text
 from holdfast.once.claim import Claim
@@ -207,6 +205,8 @@ class Monitor:
 
     async def plot(self, source: str, key: Key, field: str, *, limit: int = 1000) -> str:
         """A numeric field over time, as an SVG picture."""
+        from holdfast.monitor.plot import plot  # here, as most programs never draw
+
         return plot(await self.history(source, key, limit=limit), field, title=f"{key}: {field}")
 
     async def pushes(self, subscriber: str | None = None, limit: int = 100) -> Sequence[Push]:
@@ -226,6 +226,8 @@ class Monitor:
 
         Options: `every` (seconds, 60), one of `css` and `json` (JSONPath), `regex`, `headers`, `timeout`, `key` (the
         URL), `source` ("http"), `alert_after` (failures, 3)."""
+        from holdfast.monitor.fetch import make_fetch  # here, as most programs never fetch
+
         self._parts.fetches.append(make_fetch(url, **options))
 
     # -- inside -------------------------------------------------------------------------------------------------

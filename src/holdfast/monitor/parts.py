@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from holdfast.errors import ConfigurationError
-from holdfast.monitor.fetch import Fetch
 from holdfast.monitor.matching import as_record
 from holdfast.monitor.outgoing import Outgoing
 from holdfast.monitor.record import Handler, Key, Store, Subscriber
 from holdfast.monitor.sinks import make_sink
 from holdfast.monitor.spec import to_text
+
+if TYPE_CHECKING:
+    from holdfast.monitor.fetch import Fetch
 
 
 class Observation(NamedTuple):

@@ -18,6 +18,7 @@ from holdfast.monitor.record import Change, Key
 from holdfast.settings import MAX_SECONDS
 
 NAME_MAX = 64
+MAX_PARTS = 16
 KINDS = {b"f": "first", b"c": "changed", b"s": "settled"}
 LATEST = 2**52 / 1e6
 """Times as microseconds stay exact in Lua up to here: the year 2112."""
@@ -69,8 +70,9 @@ class MonitorSpec:
 
     def seen(self, source: str, key: Key, state: Any, observed_at: float | datetime | None) -> Seen:
         """Raises ConfigurationError for what can never be observed. Sends nothing."""
-        if not isinstance(source, str) or not source:
-            raise InvalidId(f"pass the source as text that is not empty, not {source!r:.100}")
+        if not isinstance(source, str):
+            raise InvalidId(f"pass the source as text, not {type(source).__name__}")
+        check_part(source)
         counted = watched(state, self.fields, self.ignore)
         identity = encode([source, list(key) if isinstance(key, tuple) else key], self.limit)
         return Seen(
@@ -81,17 +83,27 @@ class MonitorSpec:
 
 def check_key(key: Any) -> Key:
     parts = key if isinstance(key, tuple) else (key,)
-    if not parts or not all(isinstance(part, (str, int)) and not isinstance(part, bool) for part in parts):
-        raise InvalidId(f"pass the key as text, a whole number, or a tuple of them, not {key!r:.100}")
+    if not 0 < len(parts) <= MAX_PARTS or not all(
+        isinstance(part, (str, int)) and not isinstance(part, bool) for part in parts
+    ):
+        raise InvalidId(
+            f"pass the key as text, a whole number, or a tuple of at most {MAX_PARTS} of them, not {key!r:.100}"
+        )
     for part in parts:
-        if isinstance(part, str):
-            try:
-                part.encode()
-            except UnicodeEncodeError:
-                raise InvalidId("pass keys as text that UTF-8 has: this one holds half a character") from None
-        elif not -(2**63) <= part < 2**63:
-            raise InvalidId(f"pass numbers in keys that fit into 64 bits, or as text, not {part}")
+        check_part(part)
     return key  # type: ignore[no-any-return]
+
+
+def check_part(part: str | int) -> None:
+    if isinstance(part, int):
+        if not -(2**63) <= part < 2**63:
+            raise InvalidId("pass numbers in keys that fit into 64 bits, or as text")
+        return
+    id_bytes(part)
+    try:
+        part.encode()
+    except UnicodeEncodeError:
+        raise InvalidId("pass text that UTF-8 has as source and key: this holds half a character") from None
 
 
 def microseconds(when: float | datetime | None) -> bytes:

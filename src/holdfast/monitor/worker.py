@@ -20,7 +20,6 @@ from holdfast.engine.digest import id_digest
 from holdfast.errors import HoldfastError
 from holdfast.events import Delivered, Dropped, NotDelivered
 from holdfast.monitor import flows
-from holdfast.monitor.extract import MOST_BYTES
 from holdfast.monitor.flows import Page, Telling
 from holdfast.monitor.matching import quiet_for, retry_in, wants
 from holdfast.monitor.outgoing import Outgoing
@@ -328,6 +327,7 @@ class MonitorWorker:
                     self._core.warn(f"monitor {self._spec.name}: old history is still there: {error}")
 
     async def _fetch(self) -> None:
+        from holdfast.monitor.extract import MOST_BYTES  # here, as most programs never fetch
         from holdfast.monitor.fetching import fetcher
 
         outgoing = self._parts.outgoing(max_bytes=MOST_BYTES)

@@ -2,7 +2,8 @@
 -- operation 8, why 1, observed 8, number 8, digest now 16, digest told 16, how many states were told 2, each digest 16,
 -- ms 8 and operation 8, length 4 of the state now, that, the state before or whatever else belongs to it.
 local TOLD_MOST = 32
-local UNKNOWN = string.rep('\0', 16)  -- as what was told last: nobody knows
+-- As what was told last: somebody is telling it at this moment; and: it was judged, but nobody heard the answer.
+local UNKNOWN, UNTOLD = string.rep('\0', 16), string.rep('\1', 16)
 local LETTER = {first = 'f', changed = 'c', repeated = 'r'}
 local REASON = {f = 'first', c = 'changed', r = 'repeated'}
 

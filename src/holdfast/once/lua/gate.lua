@@ -26,7 +26,7 @@ for i = 1, #KEYS, 2 do
   elseif digest_now(text) == digest then
     local thing = parse_told(text)
     before = thing.state
-    if thing.told == UNKNOWN and not told_at(thing, digest, window) then
+    if thing.told == UNTOLD and not told_at(thing, digest, window) then
       -- It was judged, and whoever asked was never answered.
       reason, thing.op, thing.why = 'changed', ARGV[4], LETTER.changed
       note_told(thing, digest, ARGV[4])

@@ -18,7 +18,7 @@ for i = 1, #KEYS, 2 do
       for at = #thing.when, 1, -1 do
         if thing.when[at][3] == ARGV[1] then table.remove(thing.when, at) end
       end
-      thing.told, thing.op = UNKNOWN, string.rep('\0', 8)
+      thing.told, thing.op = UNTOLD, string.rep('\0', 8)
       call('SET', KEYS[i], told_text(thing), 'KEEPTTL')
       if ARGV[2] == '1' then
         call('ZADD', KEYS[i + 1], now, ARGV[2 + (i + 1) / 2])
