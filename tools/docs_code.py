@@ -156,11 +156,11 @@ class Reader:
             return ""
         return prose(text)
 
-    def cls(self, cls: type, *, made_by_users: bool = False) -> str:
-        """A class: what it is for, how it is made, what it has, what it can do."""
+    def cls(self, cls: type, *, made_by_users: bool = False, parts_of: tuple[type, ...] = ()) -> str:
+        """A class: what it is for, how it is made, what it has, what it can do. `parts_of`: written in other files."""
         parts = [f"## {cls.__name__}"]
         shape = getattr(cls, "_is_protocol", False)
-        bases = [base.__name__ for base in cls.__bases__ if base not in (object, tuple) and not shape]
+        bases = [base.__name__ for base in cls.__bases__ if base not in (object, tuple, *parts_of) and not shape]
         if shape:
             parts.append("A shape: any object that has this will do.")
         elif bases:
@@ -169,7 +169,7 @@ class Reader:
         if made_by_users:
             parts.append(fence(signature(cls.__name__, cls.__init__), "python no-run"))  # type: ignore[misc]
         parts.append(self._attributes(cls))
-        for name, member in vars(cls).items():
+        for name, member in (pair for one in (cls, *parts_of) for pair in vars(one).items()):
             if not name.startswith("_") and not (shape and _bare(member)):
                 parts.append(self._member(cls, name, member))
         return "\n\n".join(part for part in parts if part)

@@ -23,7 +23,7 @@ class Reference(Reader):
             "The client",
             "`holdfast.Holdfast` is for asyncio. `holdfast.sync.Holdfast` has the same methods for threads: leave out "
             "`async` and `await`.",
-            self.cls(holdfast.Holdfast, made_by_users=True),
+            self.cls(holdfast.Holdfast, made_by_users=True, parts_of=holdfast.Holdfast.__bases__),
             self._names(),
         )
 
@@ -45,6 +45,9 @@ class Reference(Reader):
                 alias(RunHandler),
                 "a handler: a function of an [active run](runs.md#activerun), or a coroutine function",
             ),
+            ("`AnyId`", "text, bytes, whole numbers, None, and tuples of them", "an id; its parts are never joined"),
+            ("`N`", "`Callable[[Notice], Any]`", "a handler: a function of a [notice](once.md#notice)"),
+            ("`Store`", "a shape", "where a monitor keeps what must last: see [monitor](monitor.md#store)"),
             ("`Archive`", "a shape", "anything with this `keep`: see [runs](runs.md#archive)"),
             ("`Observer`", f"`Callable[[{Event.__name__}], None]`", "see [events](events.md)"),
         ]
@@ -88,6 +91,39 @@ class Reference(Reader):
             f"{self.cls(Archive)}\n\n[RunArchive](memory.md#runarchive) is one, in SQL.",
         )
 
+    def once(self) -> str:
+        import holdfast
+
+        return page(
+            "Each thing once",
+            "`once`, `filter_new`, `forget`, `claim`, `idempotent`, `gate` and `settled` are methods of "
+            "[the client](client.md). `holdfast.sync` has the same classes for threads. "
+            "[How to use them](../how-to/each-thing-once.md).",
+            *[self.cls(cls) for cls in (holdfast.Claim, holdfast.Gate, holdfast.Decision, holdfast.Notice)],
+        )
+
+    def monitor(self) -> str:
+        import holdfast
+        from holdfast.monitor import diff, plot, sinks
+        from holdfast.monitor.monitor import Status
+        from holdfast.monitor.record import Store
+
+        told = (holdfast.Delivery, holdfast.Change, holdfast.DeliveryFailed, holdfast.DeadDelivery)
+        return page(
+            "Monitor",
+            "Made by `Holdfast.monitor`. `holdfast.sync` has the same class for threads. "
+            "[How to use it](../how-to/watch-and-tell.md).",
+            self.cls(holdfast.Monitor),
+            *[self.cls(cls) for cls in (holdfast.Observation, holdfast.Observed, Status)],
+            self.cls(holdfast.Subscriber, made_by_users=True),
+            *[self.cls(cls) for cls in told],
+            *[self.cls(cls) for cls in (holdfast.Snapshot, holdfast.Push)],
+            f"{self.cls(Store)}\n\n[MonitorStore](memory.md#monitorstore) is one, in SQL.",
+            self.cls(diff.Difference),
+            *[self.function(f"{one.__module__}.{one.__name__}", one) for one in (diff.diff, plot.plot, plot.spark)],
+            self.function("holdfast.monitor.sinks.verify", sinks.verify),
+        )
+
     def sessions(self) -> str:
         import holdfast
 
@@ -103,7 +139,7 @@ class Reference(Reader):
         from holdfast import memory
 
         made = (memory.Memory, memory.Store, memory.Verbatim, memory.ChatModelAgent, memory.Budget, memory.NewEntry,
-                memory.RunArchive)  # fmt: skip
+                memory.RunArchive, memory.MonitorStore)  # fmt: skip
         rest = [getattr(memory, name) for name in memory.__all__]
         return page(
             "Long-term memory",
@@ -294,7 +330,8 @@ class Reference(Reader):
     def pages(self) -> dict[str, str]:
         made = {
             f"{make.__name__}.md": make()
-            for make in (self.client, self.locks, self.buffers, self.sessions, self.runs, self.memory, self.adapters,
+            for make in (self.client, self.locks, self.buffers, self.sessions, self.runs, self.once, self.monitor,
+                         self.memory, self.adapters,
                          self.errors, self.events, self.settings, self.observers, self.testing, self.cli, self.lua)
         }  # fmt: skip
         return made

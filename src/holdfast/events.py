@@ -333,6 +333,38 @@ class NotDelivered(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class Fetched(Event):
+    """A page was looked at (its URL is without the query): `first`, `changed`, `unchanged`, `older` or `failed`."""
+
+    name: str
+    url: str
+    outcome: str
+    error: str
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class FetchFailing(Event):
+    """A page failed so many times in a row, in this process. It is told once; what was known of the page stays."""
+
+    name: str
+    url: str
+    host: str
+    failures: int
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class FetchRecovered(Event):
+    """A page that was told to fail can be read again, after so many failures."""
+
+    name: str
+    url: str
+    host: str
+    failures: int
+
+
+@dataclass(frozen=True, slots=True)
 class ClockJumped(Event):
     """The server's clock moved against ours by so many seconds: leases may have overlapped or lasted longer."""
 

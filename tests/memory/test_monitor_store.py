@@ -553,12 +553,11 @@ def test_many_may_prune_at_once(url: str, monkeypatch: pytest.MonkeyPatch) -> No
         assert len(one.keys("prices", limit=1000)) == len(one.pushes("prices", limit=1000)) == 5
 
 
-@pytest.mark.parametrize("url", ["postgresql"], indirect=True)
-def test_a_row_that_another_one_removes_is_not_waited_for(url: str) -> None:
+def test_a_row_that_another_one_removes_is_not_waited_for(postgres: Any) -> None:
+    url = postgres.empty() + "%20-clock_timeout%3D3000"  # so that it would end
     with MonitorStore(url) as store:
         aged(store, [5000.0] * 10)
         with store._db.write("test") as connection:
-            connection.exec_driver_sql("set local lock_timeout = '5s'")
             connection.exec_driver_sql(
                 "select 1 from holdfast_memory_snapshots where monitor = 'prices' order by id limit 3 for update"
             )

@@ -13,12 +13,12 @@ import typer
 
 import holdfast
 from holdfast import ConfigurationError, Holdfast, HoldfastError
+from holdfast.cli.options import Json, Url
+from holdfast.cli.watch import watch
 from holdfast.node import health
 
 app = typer.Typer(help="Holdfast: a fleet of workers that behaves like one careful worker.", no_args_is_help=True)
-
-Url = Annotated[str | None, typer.Option("--url", help="Server to use. Default: HOLDFAST_URL.", envvar="HOLDFAST_URL")]
-Json = Annotated[bool, typer.Option("--json", help="Machine-readable output.")]
+app.command()(watch)
 
 
 @app.callback(invoke_without_command=True)

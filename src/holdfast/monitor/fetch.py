@@ -16,7 +16,6 @@ from holdfast.engine.calling import in_thread, is_blocking
 from holdfast.engine.digest import id_digest
 from holdfast.engine.limits import check_count, check_seconds
 from holdfast.errors import ConfigurationError, InvalidPayload
-from holdfast.events import Event
 from holdfast.monitor.extract import Extract, ExtractFrom, make_extract
 from holdfast.monitor.outgoing import Answer, Outgoing, parse
 from holdfast.monitor.page import PageFailed, PageUnreadable
@@ -28,39 +27,6 @@ FULL_AFTER = 3600.0
 """After so long a page is asked for in full, whatever is known of it: nothing rests on one answer for ever."""
 _HEADER = re.compile(r"[A-Za-z0-9-]{1,100}")
 _VALIDATORS = {"if-none-match", "if-modified-since"}
-
-
-@dataclass(frozen=True, slots=True)
-class Fetched(Event):
-    """A page was looked at: `first`, `changed`, `unchanged`, `older`, or `failed` with an error."""
-
-    name: str
-    url: str
-    """Without what follows its `?`."""
-    outcome: str
-    error: str
-    seconds: float
-
-
-@dataclass(frozen=True, slots=True)
-class FetchFailing(Event):
-    """A page failed so many times in a row, in this process. It is told once; what was known of the page stays."""
-
-    name: str
-    url: str
-    host: str
-    failures: int
-    error: str
-
-
-@dataclass(frozen=True, slots=True)
-class FetchRecovered(Event):
-    """A page that was told to fail can be read again, after so many failures."""
-
-    name: str
-    url: str
-    host: str
-    failures: int
 
 
 class FetchFailed(PageFailed):
@@ -159,7 +125,9 @@ class Watch:
         self._state: Any = None
         self._full_until = 0.0
 
-    async def look(self, monitor: Observing, outgoing: Outgoing, reader: Reader, clock: Callable[[], float]) -> str:
+    async def look(
+        self, monitor: Observing, outgoing: Outgoing, reader: Reader, clock: Callable[[], float], full_after: float
+    ) -> str:
         """Ask for it and tell the monitor. Answers what the monitor found.
 
         Raises PageFailed, and then nothing was observed; and what `observe` raises where the server is away. Cancelled,
@@ -176,7 +144,7 @@ class Watch:
             _check_status(answer)
             state = await self._extracted(answer, reader)
             validators = _validators(answer.headers)
-            self._full_until = clock() + FULL_AFTER
+            self._full_until = clock() + full_after
         try:
             observed = await monitor.observe(fetch.source, fetch.key, state)
         except InvalidPayload as error:

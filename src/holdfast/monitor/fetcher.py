@@ -11,8 +11,8 @@ from typing import Any, Protocol
 
 from holdfast.engine.limits import check_seconds
 from holdfast.errors import ConfigurationError, HoldfastError
-from holdfast.events import Events
-from holdfast.monitor.fetch import Fetch, Fetched, FetchFailing, FetchRecovered, Observing, Watch
+from holdfast.events import Events, Fetched, FetchFailing, FetchRecovered
+from holdfast.monitor.fetch import FULL_AFTER, Fetch, Observing, Watch
 from holdfast.monitor.outgoing import Outgoing
 from holdfast.monitor.page import PageFailed
 from holdfast.monitor.reader import Reader
@@ -45,21 +45,23 @@ class Fetcher:
     host that answers 429 or 503 with Retry-After is left alone for that long. A page that fails is asked for less and
     less often; nothing is observed, so what was known of it stays. After `alert_after` failures in a row, as this
     process sees them, FetchFailing is told once, and FetchRecovered when it is over. Pages that did not change since
-    are not sent again by servers that know ETag or Last-Modified; those are kept in this process only. robots.txt is
-    not read: look only at what you may look at.
+    are not sent again by servers that know ETag or Last-Modified; those are kept in this process only, and after
+    `full_after` seconds the page is asked for in full: that is to be less than the monitor keeps what nobody observes.
+    robots.txt is not read: look only at what you may look at.
 
     Times run on a monotonic clock. While the server of the fleet is away nothing is fetched."""
 
     def __init__(
         self, hf: Fleet, monitor: Observing, outgoing: Outgoing, fetches: Sequence[Fetch], *, delay: float = 1.0,
-        events: Events | None = None, clock: Callable[[], float] = time.monotonic,
+        full_after: float = FULL_AFTER, events: Events | None = None, clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
     ) -> None:  # fmt: skip
         self._hf = hf
         self._monitor = monitor
         self._outgoing = outgoing
         self._delay = check_seconds("delay", delay, 0.0, 3600.0)
-        self._events = events or Events()
+        self._full_after = full_after
+        self._events = Events() if events is None else events
         self._clock = clock
         self._sleep = sleep
         self._space = f"fetch:{monitor.name}"
@@ -136,7 +138,7 @@ class Fetcher:
         """Answers how long the host wants to be left alone."""
         fetch, started = watch.fetch, self._clock()
         try:
-            outcome = await watch.look(self._monitor, self._outgoing, self._reader, self._clock)
+            outcome = await watch.look(self._monitor, self._outgoing, self._reader, self._clock, self._full_after)
         except PageFailed as error:
             self._failed(watch, error, self._clock() - started)
             pause: float = getattr(error, "after", None) or 0.0

@@ -220,8 +220,10 @@ def _chart(points: Sequence[Point], width: int, height: int) -> list[str]:
     levels, low, high = _value_ticks(min(numbers), max(numbers), max(1, (bottom - top) // 36))
     left = round(_EDGE + max(_wide(tick.label) for tick in levels) + 8)
     start, end = points[0][0], points[-1][0]
-    if end - start < max(0.01, abs(start) * 1e-12, abs(end) * 1e-12):  # one moment, in the middle
-        start, end = start - _MINUTE, end + _MINUTE
+    size = max(abs(start), abs(end))
+    if end - start < max(0.01, size * 1e-12):  # one moment, in the middle
+        pad = max(_MINUTE, size * 1e-9)
+        start, end = start - pad, end + pad
     else:
         end += (end - start) * 0.03  # the last value holds too
     y = _Axis(low, high, bottom, top)

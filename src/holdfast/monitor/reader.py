@@ -14,13 +14,15 @@ import json
 import os
 import signal
 import sys
+from collections.abc import Coroutine
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from holdfast.monitor.extract import Extract, NothingFound
 from holdfast.monitor.page import PageUnreadable
 from holdfast.monitor.page_process import FRAME
 
+T = TypeVar("T")
 CPU_SECONDS = 3.0
 """What reading one page may cost. A usual one costs milliseconds."""
 WALL_SECONDS = 30.0
@@ -57,24 +59,24 @@ class Reader:
         """What the extraction answers. Raises NothingFound or PageUnreadable. Cancelled, it ends the process."""
         request = json.dumps({"extract": extract.options, "type": content_type}).encode()
         async with self._one_at_a_time:
-            process = await self._running()
             try:
+                process = await _to_its_end(self._running())
                 async with asyncio.timeout(WALL_SECONDS):
                     kind, reply = await _ask(process, request, body)
             except TimeoutError:
-                raise self._gave_up(await self._end(kill=True)) from None
+                raise self._gave_up(await _to_its_end(self._end(kill=True))) from None
             except (EOFError, OSError):
-                raise self._gave_up(await self._end()) from None
+                raise self._gave_up(await _to_its_end(self._end())) from None
             except BaseException:
-                await self._end(kill=True)
+                await _to_its_end(self._end(kill=True))
                 raise
         if kind == b"v":
             return json.loads(reply)
         raise NothingFound(reply.decode()) if kind == b"n" else PageUnreadable(reply.decode())
 
     async def close(self) -> None:
-        """End the process. The next `read` would start another."""
-        await self._end()
+        """End the process. The next `read` would start another. Cancelling does not stop it."""
+        await _to_its_end(self._end())
 
     def _gave_up(self, code: int | None) -> PageUnreadable:
         if code == -signal.SIGPROF:
@@ -108,6 +110,16 @@ class Reader:
             process.kill()
         await process.stdout.read()
         return await process.wait()
+
+
+async def _to_its_end(work: Coroutine[Any, Any, T]) -> T:
+    """Cancelling waits for it: half a process, started or ended, cannot be cleaned up."""
+    task = asyncio.ensure_future(work)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait([task])
+        raise
 
 
 async def _ask(process: asyncio.subprocess.Process, *frames: bytes) -> tuple[bytes, bytes]:

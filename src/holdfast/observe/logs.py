@@ -14,6 +14,7 @@ from holdfast.events import (
     Event,
     Expired,
     Expiring,
+    FetchFailing,
     Forced,
     HandlerFailed,
     Lost,
@@ -29,7 +30,7 @@ from holdfast.events import (
 
 _WARN = (
     Lost, RenewFailed, Forced, Dropped, NearlyFull, Expiring, HandlerFailed, Buried, ClockJumped, ServerWarning,
-    RunStuck, Outage, NotDelivered,
+    RunStuck, Outage, NotDelivered, FetchFailing,
 )  # fmt: skip
 _INFO = (Expired, TakenOver)
 

@@ -2,7 +2,20 @@
 
 from __future__ import annotations
 
-from holdfast.events import Claimed, Delivered, Event, Filtered, Gated, Lost, NotDelivered, Observed, Outage
+from holdfast.events import (
+    Claimed,
+    Delivered,
+    Event,
+    Fetched,
+    FetchFailing,
+    FetchRecovered,
+    Filtered,
+    Gated,
+    Lost,
+    NotDelivered,
+    Observed,
+    Outage,
+)
 
 KINDS = {
     "ids": "Ids that were asked about: unique, duplicate",
@@ -11,6 +24,7 @@ KINDS = {
     "outages": "Answers given without the server: raise, allow, deny",
     "observations": "Observations of monitors: first, changed, suppressed, unchanged, older, full",
     "deliveries": "Messages to subscribers: delivered, failed, dead",
+    "fetches": "Looks at pages: first, changed, unchanged, older, failed; failing and recovered ones",
     "told": "Changes that subscribers have accepted",
 }
 
@@ -32,6 +46,12 @@ def outcomes(event: Event) -> list[tuple[str, str, int]]:
             return [("observations", _shown(outcome), count)]
         case Delivered(changes=changes):
             return [("deliveries", "delivered", 1), ("told", "accepted", changes)]
+        case Fetched(outcome=outcome):
+            return [("fetches", outcome, 1)]
+        case FetchFailing():
+            return [("fetches", "failing", 1)]
+        case FetchRecovered():
+            return [("fetches", "recovered", 1)]
         case NotDelivered(dead=dead):
             return [("deliveries", "dead" if dead else "failed", 1)]
     return []
