@@ -158,6 +158,12 @@ class Stage:
         )
         self._server.migrate_slot(slot, target)
 
+    def primaries(self) -> list[LocalServer]:
+        """Who has the keys, to be asked with nothing in between."""
+        if self.kind == "cluster":
+            return list({self._server.node_for_slot(at) for at in range(0, SLOTS, 1000)})
+        return [self._server.primary_server() if self.kind == "sentinel" else self._server]
+
     def heal(self) -> None:
         if self._proxy is not None:
             self._proxy.heal()

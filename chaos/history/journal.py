@@ -1,4 +1,4 @@
-"""What the processes of `python -m chaos runs` saw and were told: one file for each, one JSON object on each line."""
+"""What the processes of a run saw and were told: one file for each, one JSON object on each line."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ async def wait_to_begin(folder: Path, journal: Journal) -> float:
     return file.stat().st_mtime
 
 
-def entries(folder: Path) -> Iterator[dict[str, Any]]:
-    """All lines of all processes; the order is kept within a process."""
-    for path in sorted(folder.glob("*.jsonl")):
+def entries(folder: Path, who: str = "*") -> Iterator[dict[str, Any]]:
+    """All lines of all processes, or of those whose file is named so; the order is kept within a process."""
+    for path in sorted(folder.glob(f"{who}.jsonl")):
         for line in path.read_bytes().split(b"\n"):
             if line.endswith(b"}"):  # not one that a kill cut short
                 yield json.loads(line)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import random
 import re
 import sqlite3
 import threading
@@ -331,9 +332,12 @@ def test_no_two_names_are_taken_for_one(url: str) -> None:
 
 
 def test_the_longest_names_fit_into_the_indexes(url: str) -> None:
-    monitor, other, long = "m" * 255, "\x00" * 512, "\u8336" * 2000
+    # Given names that cannot be compressed, and of which every character is escaped
+    dice = random.Random(7)
+    monitor, change_id = ("".join(dice.choices("abcdefghijklmnopqrstuvwxyz012345", k=255)) for _ in range(2))
+    other, long = ("".join(map(chr, dice.choices(range(32), k=count))) for count in (512, 5000))
     with MonitorStore(url, prefix="p" * 40) as store:
-        store.keep(monitor, [change(1, long, source=other, id="i" * 255)])
+        store.keep(monitor, [change(1, long, source=other, id=change_id)])
         store.put_subscriber(monitor, Subscriber(other, "call", "f"))
         store.record([push(1, other, monitor=monitor, delivery=other)])
 

@@ -11,6 +11,7 @@ import logging
 import socket
 import time
 import traceback
+import tracemalloc
 from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import Any
 
@@ -24,6 +25,7 @@ from http_endpoint import (
     drops,
     floods,
     hangs,
+    late,
     redirects,
     writes,
 )
@@ -33,6 +35,7 @@ from holdfast.monitor import outgoing as module
 from holdfast.monitor.addresses import closed, resolve
 from holdfast.monitor.outgoing import Outgoing
 from holdfast.monitor.record import DeliveryFailed
+from holdfast.monitor.wire import Wire
 from support.conditions import until
 
 SECRET = "T0KEN-hunter2"
@@ -385,6 +388,29 @@ async def test_a_name_that_moved_is_followed(names: Any, endpoint: Endpoint, loc
     assert endpoint.connections == 2
 
 
+async def test_a_connection_that_was_busy_when_its_name_moved_is_closed(
+    names: Any, endpoint: Endpoint, local: Outgoing
+) -> None:
+    # Given a request under way
+    names(["127.0.0.1"], ["127.0.0.2", "127.0.0.1"])
+    url = f"http://hooks.example:{endpoint.port}/"
+    endpoint.next(late(10))
+    task = asyncio.ensure_future(local.request("GET", url))
+    await until(lambda: endpoint.requests, what="it arrived")
+    (old,) = local._ways.values()
+
+    # When the name moves
+    time_passes(local)
+    await local.request("GET", url)
+    endpoint.release.set()
+
+    # Then it ends well, and its connection is not kept
+    assert (await task).status == 200
+    assert old not in local._ways.values()
+    assert not old.busy
+    assert not old._resting
+
+
 async def test_the_next_address_is_tried(names: Any, endpoint: Endpoint, local: Outgoing) -> None:
     # Given a first address where nobody listens
     names(["127.0.0.2", "127.0.0.1"])
@@ -516,12 +542,48 @@ async def test_slow_servers_end_at_the_deadline(local: Outgoing, endpoint: Endpo
 async def test_an_answer_that_is_too_large(endpoint: Endpoint) -> None:
     async with Outgoing(allow=["127.0.0.1"], max_bytes=1000) as out:
         bomb = answers(200, gzip.compress(b"x" * 10_000_000)[:900], Content_Encoding="gzip")
-        for behaviour in (answers(200, b"x" * 1001), floods(), bomb):
+        # what says its length is not waited for
+        for behaviour in (answers(200, b"x" * 1001), floods(), drips(), bomb):
             endpoint.next(behaviour)
             with pytest.raises(DeliveryFailed, match="more than 1000 bytes"):
                 await out.request("GET", endpoint.url())
         endpoint.next(answers(200, b"x" * 1000))
         assert len((await out.request("GET", endpoint.url())).body) == 1000
+
+
+async def test_a_packed_answer_takes_no_more_room_than_a_plain_one(endpoint: Endpoint) -> None:
+    endpoint.always(answers(200, gzip.compress(b"x" * 30_000_000), Content_Encoding="gzip"))
+    async with Outgoing(allow=["127.0.0.1"], max_bytes=200_000) as out:
+        tracemalloc.start()
+        try:
+            with pytest.raises(DeliveryFailed, match="more than 200000 bytes"):
+                await out.request("GET", endpoint.url())
+            assert tracemalloc.get_traced_memory()[1] < 5_000_000
+        finally:
+            tracemalloc.stop()
+
+
+async def test_nobody_is_sent_more_than_is_taken() -> None:
+    # Given a peer that sends a lot, which nobody takes
+    ours, theirs = socket.socketpair()
+    loop = asyncio.get_running_loop()
+    _, wire = await loop.create_connection(Wire, sock=ours)
+    theirs.setblocking(False)
+    sending = asyncio.ensure_future(loop.sock_sendall(theirs, b"x" * 5_000_000))
+
+    # When some has come, then no more is read
+    await until(lambda: wire._paused, what="a pause")
+    assert len(wire._received) < 1_000_000
+    assert not sending.done()
+
+    # and when it is taken, the rest comes
+    taken = 0
+    while taken < 5_000_000:
+        taken += len(await wire.take())
+    await sending
+    wire.end()
+    theirs.close()
+    await asyncio.sleep(0)
 
 
 async def test_packed_answers_are_unpacked(local: Outgoing, endpoint: Endpoint) -> None:
@@ -638,7 +700,7 @@ async def test_closing_ends_what_is_under_way(local: Outgoing, endpoint: Endpoin
     await local.close()
     await local.close()
 
-    with pytest.raises(DeliveryFailed):
+    with pytest.raises(DeliveryFailed, match="closed the connection without an answer"):
         await task
     with pytest.raises(ConfigurationError, match="closed"):
         await local.request("GET", endpoint.url())

@@ -166,6 +166,7 @@ def test_the_published_example_is_verified() -> None:
         ({"webhook-timestamp": "٣"}, BODY, 3),
         ({"webhook-signature": ""}, BODY, 1614265330),
         ({"webhook-signature": "v1,"}, BODY, 1614265330),
+        ({"webhook-signature": "v1,AAAA v1,BBBB"}, BODY, 1614265330),
         ({"webhook-signature": "é\ud800"}, BODY, 1614265330),
         ({"webhook-signature": PUBLISHED["webhook-signature"].replace("v1", "v2")}, BODY, 1614265330),
     ],
@@ -497,10 +498,12 @@ async def test_apprise_tells(endpoint: Endpoint, outgoing: Outgoing) -> None:
 async def test_apprise_is_not_sent_more_than_it_takes(endpoint: Endpoint, outgoing: Outgoing) -> None:
     sink = Apprise(apprise_url(endpoint), outgoing=outgoing)
 
-    for most in (5000, 140):
+    for most, titles in ((5000, 250), (5000, 0), (140, 250), (140, 0)):
         sink._service.body_maxlen = most
+        sink._service.title_maxlen = titles
         await sink.send(delivery(*MANY))
         text = endpoint.bodies[-1]["message"]
+        assert ("venues: 1000 changes" in text) is (titles == 0)
         assert len(text) <= most
         assert text.endswith(f"… and {1000 - text.count('key ')} more changes")
 

@@ -1,7 +1,7 @@
 """At every step of every operation: reply dropped, connection cut, silence, caller interrupted.
 
-Then: what one was told yes for is nobody else's, what nobody was told of is new, a claim is done or free, a call was made
-once, no notice is lost and none is doubled.
+Then: what one was told yes for is nobody else's, what nobody was told of is new, a claim is done or free, a call was
+made once, no notice is lost and none is doubled.
 """
 
 from __future__ import annotations

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import itertools
 import json
 import os
 import signal
@@ -31,7 +33,7 @@ PRINTER = "print"
 def watch(
     page: Annotated[str, typer.Argument(metavar="URL", help="The page: https, unless its host is allowed.")],
     every: Annotated[float, typer.Option(min=1, help="Seconds between two looks.")] = 60.0,
-    css: Annotated[str | None, typer.Option(help="What counts: elements; `a.next::attr(href)` for an attribute.")] = None,
+    css: Annotated[str | None, typer.Option(help="What counts: elements, or `a::attr(href)` of them.")] = None,
     json_path: Annotated[str | None, typer.Option(help="What counts: a JSONPath, such as `$.items[*].price`.")] = None,
     regex: Annotated[str | None, typer.Option(help="What counts of that, or of the text: groups of this.")] = None,
     header: Annotated[
@@ -64,7 +66,7 @@ def watch(
         for kind, many in (("webhook", notify), ("slack", slack), ("dingtalk", dingtalk))
         for one in many or ()
     ]
-    options = {
+    options: dict[str, Any] = {
         "every": 1.0 if once else every, "css": css, "json": json_path, "regex": regex, "timeout": timeout,
         "alert_after": alert_after,
     }  # fmt: skip
@@ -123,8 +125,8 @@ def _advice(text: str, page: str) -> str:
 class Told:
     """Who is told, as the command line says: a store that keeps nothing else."""
 
-    def __init__(self, subscribers: Sequence[Subscriber]) -> None:
-        self._subscribers = list(subscribers)
+    def __init__(self) -> None:
+        self._subscribers: list[Subscriber] = []
 
     def subscribers(self, monitor: str) -> Sequence[Subscriber]:
         return self._subscribers
@@ -167,6 +169,7 @@ class Watching:
         self._delivered: dict[str, int] = {}
         self._dead = 0
         self._enough = asyncio.Event()
+        self._news = asyncio.Event()
 
     @property
     def _name(self) -> str:
@@ -177,10 +180,10 @@ class Watching:
     async def run(self, server: str) -> int:
         """Answers the exit code."""
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, self._enough.set)
+        for interrupt in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(interrupt, self._enough.set)
         hf = Holdfast(server, observers=[self._heard])
-        monitor = hf.monitor(self._name, store=Told([]), allow=self._allow)
+        monitor = hf.monitor(self._name, store=Told() if self._told else None, allow=self._allow)
         monitor.subscriber(PRINTER, first=not self._count, max_changes=1)(self._tell)
         monitor.fetch(self._page, **self._options)
         async with hf:
@@ -208,7 +211,10 @@ class Watching:
         try:
             async with asyncio.timeout(TELL_SECONDS):
                 while not await self._all_told(monitor):
-                    await asyncio.sleep(0.05)
+                    self._news.clear()
+                    with contextlib.suppress(TimeoutError):
+                        async with asyncio.timeout(0.2):
+                            await self._news.wait()
         except TimeoutError:
             self._dead += 1
             self._say("somebody could not be told in time; with --data or --url it is tried again next time")
@@ -232,6 +238,7 @@ class Watching:
     # -- what happens -------------------------------------------------------------------------------------------
 
     def _heard(self, event: Event) -> None:
+        self._news.set()
         match event:
             case Fetched():
                 self._looked(event)
@@ -297,11 +304,15 @@ def _difference(before: Any, after: Any) -> str:
     """Of long texts the part that differs, with a little around it."""
     old, new = _text(before), _text(after)
     if max(len(old), len(new)) > LONGEST:
-        start = len(os.path.commonprefix((old, new)))
-        shorter = min(len(old), len(new)) - start
-        end = min(len(os.path.commonprefix((old[::-1], new[::-1]))), shorter)
+        start = _alike(old, new)
+        end = min(_alike(old[::-1], new[::-1]), min(len(old), len(new)) - start)
         old, new = (_cut(text, start - CONTEXT, len(text) - end + CONTEXT) for text in (old, new))
     return f"{_shown(old)} → {_shown(new)}"
+
+
+def _alike(one: str, other: str) -> int:
+    """How many characters at the start are the same."""
+    return sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
 
 
 def _cut(text: str, start: int, end: int) -> str:

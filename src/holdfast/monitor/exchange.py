@@ -98,7 +98,7 @@ class Exchange:
         if http.our_state is not h11.DONE or http.their_state is not h11.DONE or http.trailing_data[0]:
             return False
         http.start_next_cycle()
-        return wire.quiet()
+        return True
 
     def _begin(self, response: Any) -> None:
         for name, value in response.headers:  # in lower case

@@ -16,8 +16,9 @@ from holdfast.engine.calling import in_thread, is_blocking
 from holdfast.engine.digest import id_digest
 from holdfast.engine.limits import check_count, check_seconds
 from holdfast.errors import ConfigurationError, InvalidPayload
+from holdfast.monitor.exchange import Exchange
 from holdfast.monitor.extract import Extract, ExtractFrom, make_extract
-from holdfast.monitor.outgoing import Answer, Outgoing, parse
+from holdfast.monitor.outgoing import Answer, Outgoing, Place, parse
 from holdfast.monitor.page import PageFailed, PageUnreadable
 from holdfast.monitor.reader import WALL_SECONDS, Reader
 from holdfast.monitor.record import DeliveryFailed, Key
@@ -25,7 +26,6 @@ from holdfast.monitor.record import DeliveryFailed, Key
 LONGEST_RETRY_AFTER = 86_400.0
 FULL_AFTER = 3600.0
 """After so long a page is asked for in full, whatever is known of it: nothing rests on one answer for ever."""
-_HEADER = re.compile(r"[A-Za-z0-9-]{1,100}")
 _VALIDATORS = {"if-none-match", "if-modified-since"}
 
 
@@ -76,20 +76,19 @@ def make_fetch(
     id_digest(url if key is None else key)  # raises where it cannot be a key
     return Fetch(
         url=url, every=check_seconds("every", every, 1.0, 30 * 86_400.0), extract=extract,
-        headers=_checked_headers(headers or {}), timeout=check_seconds("timeout", timeout, 0.01, 3600.0),
+        headers=_checked_headers(place, headers or {}), timeout=check_seconds("timeout", timeout, 0.01, 3600.0),
         alert_after=check_count("alert_after", alert_after, 1, 1_000_000), key=url if key is None else key,
         source=source, host=place.host, shown=f"{place}{urlsplit(url).path or '/'}",
     )  # fmt: skip
 
 
-def _checked_headers(headers: Mapping[str, str]) -> Mapping[str, str]:
+def _checked_headers(place: Place, headers: Mapping[str, str]) -> Mapping[str, str]:
     for name, value in headers.items():
-        if not (isinstance(name, str) and _HEADER.fullmatch(name)):
-            raise ConfigurationError("pass headers whose names are letters, digits and hyphens")
-        if not (isinstance(value, str) and value.isascii() and value.isprintable()):
-            raise ConfigurationError(f"pass the header {name} as printable ASCII text")
+        if not isinstance(name, str) or not isinstance(value, str):
+            raise ConfigurationError("pass headers as text")
         if name.lower() in _VALIDATORS:
-            raise ConfigurationError(f"remove the header {name}: it is made here")
+            raise ConfigurationError(f"remove the header {name.lower()}: it is made here")
+    Exchange(place, "GET", headers, None, 1)  # raises where a header cannot be sent
     return dict(headers)
 
 

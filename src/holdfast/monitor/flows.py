@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import random
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -51,32 +53,24 @@ def ask(
 
 def observe(core: Core, spec: MonitorSpec, seen: Sequence[Seen]) -> Flow[list[Observed]]:
     """In steps of a hundred, each atomic. A thing that comes twice is judged in the order given."""
-    answers: list[Observed | None] = [None] * len(seen)
-    left = list(range(len(seen)))
-    while left:
+    done: list[Observed] = []
+    while len(done) < len(seen):
         # Who repeats an operation must find its own: so one operation holds each thing once.
-        chosen: dict[str, int] = {}
-        later: list[int] = []
-        for at in left:
-            if len(chosen) < AT_ONCE and seen[at].place not in chosen and not later:
-                chosen[seen[at].place] = at
-            else:
-                later.append(at)
+        chosen: dict[str, Seen] = {}
+        for one in seen[len(done) : len(done) + AT_ONCE]:
+            if one.place in chosen:
+                break
+            chosen[one.place] = one
         args: list[Any] = [
             spec.base, core.new_op(), int(spec.keep * 1000), int(spec.window * 1000), spec.backlog,
         ]  # fmt: skip
-        for at in chosen.values():
-            one = seen[at]
+        for one in chosen.values():
             args += (one.digest, one.state, one.identity, one.observed)
         reply = yield from ask(core, spec, "observe", (spec.key("log"), spec.none, *chosen), args)
-        for number, at in enumerate(chosen.values()):
-            outcome, change, before = reply[1 + number * 3 : 4 + number * 3]
-            answers[at] = Observed(
-                outcome.decode(), None if change == b"0" else change.decode().rjust(16, "0"),
-                decode(before) if before else None,
-            )  # fmt: skip
-        left = later
-    done = [answer for answer in answers if answer is not None]
+        for at in range(1, len(reply), 3):
+            outcome, change, before = reply[at : at + 3]
+            number = None if change == b"0" else change.decode().rjust(16, "0")
+            done.append(Observed(outcome.decode(), number, decode(before) if before else None))
     if core.events:
         for word, count in Counter(answer.outcome for answer in done).items():
             core.events.emit(ObservedEvent(spec.name, word, count))
@@ -116,9 +110,11 @@ class Page(NamedTuple):
     end: bytes
 
 
-def peek(core: Core, spec: MonitorSpec, reader: str, token: str, count: int, lease: float) -> Flow[Page | None]:
-    """None while another process reads on for all of this kind."""
-    args = (spec.base, reader, token, count, int(lease * 1000))
+def peek(
+    core: Core, spec: MonitorSpec, reader: str, token: str, count: int, lease: float, store: bool
+) -> Flow[Page | None]:
+    """None while another process reads on for all of this kind, or only those with a store may."""
+    args = (spec.base, reader, token, count, int(lease * 1000), int(store))
     reply = yield from ask(core, spec, "peek", (spec.key("log"), spec.none), args)
     if reply[0] == b"busy":
         return None
@@ -136,8 +132,9 @@ def pump(
     core: Core, spec: MonitorSpec, reader: str, token: str, page: Page,
     wanted: Sequence[tuple[Subscriber, float, Sequence[Change]]],
 ) -> Flow[bool]:  # fmt: skip
-    """Let each subscriber have its changes, and read on after them, in one step. False: another process has."""
-    args: list[Any] = [spec.base, reader, token, page.begin, page.end]
+    """Let each subscriber have its changes, and read on after them, in one step. False: another process has, or the
+    subscribers are others than those of the page's version."""
+    args: list[Any] = [spec.base, reader, token, page.begin, page.end, page.version]
     for subscriber, wait, changes in wanted:
         args += (
             who(subscriber.name), place_of(subscriber), int(wait * 1000), int(subscriber.interval * 1000),
@@ -171,25 +168,30 @@ class Telling(NamedTuple):
     attempt: int
     failures: int
     changes: list[Change]
+    slow: bool
+    """It failed last time, or the message before it did."""
 
 
 class Round(NamedTuple):
+    """What a process is to do now."""
+
     at: float
     next: float | None
+    version: int
     tellings: list[Telling]
 
 
 def take(
-    core: Core, spec: MonitorSpec, calls: Sequence[str], most: int, slow: int, lease: float
+    core: Core, spec: MonitorSpec, calls: Sequence[str], store: bool, most: int, slow: int, lease: float
 ) -> Flow[Round]:  # fmt: skip
     """Up to `most` subscribers that are due, `slow` of which failed last, each for `lease` seconds this process's."""
-    keys = (
-        spec.none, spec.key("slow"), spec.key("due"), *(spec.key(f"call:{who(name)}") for name in calls),
-    )  # fmt: skip
+    lists = [f"call:{who(name)}" for name in calls] + ["due"] * store
+    random.shuffle(lists)  # none of them is always first
+    keys = (spec.none, spec.key("slow"), *map(spec.key, lists))
     tokens = [core.new_token() for _ in range(most)]
-    reply = yield from ask(core, spec, "take", keys, (spec.base, slow, int(lease * 1000), *tokens))
+    reply = yield from ask(core, spec, "take", keys, (spec.base, slow if store else 0, int(lease * 1000), *tokens))
     tellings = []
-    for name, token, first, count, attempt, failures, gone, entries in reply[3:]:
+    for name, token, first, count, attempt, failures, gone, entries, failed in reply[4:]:
         changes, lost = [], int(gone)
         for number, fields in entries:
             try:
@@ -200,21 +202,33 @@ def take(
             core.events.emit(Dropped(spec.name, "change", "gone before it was told", lost))
         tellings.append(
             Telling(
-                str(decode_id(name)), token.decode(), first.decode(), int(count), int(attempt), int(failures), changes
+                str(decode_id(name)),
+                token.decode(),
+                first.decode(),
+                int(count),
+                int(attempt),
+                int(failures),
+                changes,
+                bool(failed),
             )
         )
-    return Round(int(reply[1]) / 1e6, None if reply[2] < 0 else int(reply[2]) / 1000, tellings)
+    return Round(int(reply[1]) / 1e6, None if reply[2] < 0 else int(reply[2]) / 1000, int(reply[3]), tellings)
 
 
 def done(
     core: Core, spec: MonitorSpec, telling: Telling, outcome: str, wait: float, error: str = ""
 ) -> Flow[bool]:  # fmt: skip
     """How telling went. False if another process has taken it meanwhile."""
-    args = (spec.base, who(telling.subscriber), telling.token, outcome, int(wait * 1000), error[:2000], LETTERS)
+    args = (spec.base, who(telling.subscriber), telling.token, outcome, int(wait * 1000), plain(error)[:2000], LETTERS)
     reply = yield from ask(core, spec, "done", (spec.none, spec.key("slow")), args, key=telling.subscriber)
     if reply[0] == b"settled" and reply[1] and core.events:
         core.events.emit(Dropped(spec.name, "dead letter", "capacity", int(reply[1])))
     return bool(reply[0] == b"settled")
+
+
+def plain(text: str) -> str:
+    """Text that the wire and a database can carry."""
+    return text.encode("utf-8", "replace").decode().replace("\0", "?")
 
 
 # -- subscribers ------------------------------------------------------------------------------------------------------
@@ -270,14 +284,16 @@ class DeadDelivery(NamedTuple):
     at: float
 
 
-def letters(core: Core, spec: MonitorSpec, after: str, count: int) -> Flow[list[DeadDelivery]]:
-    reply = yield from ask(core, spec, "letters", (spec.key("dead"), spec.none), (after, count))
+def letters(core: Core, spec: MonitorSpec, after: str, count: int, letter: str = "") -> Flow[list[DeadDelivery]]:
+    """What cannot be read of a letter is left out."""
+    reply = yield from ask(core, spec, "letters", (spec.key("dead"), spec.none), (after, count, letter))
     found = []
     for number, fields in reply[1]:
         changes = []
-        for item in fields[7::2]:
-            number_of_change, *parts = _parts(item)
-            changes.append(parse_change(spec.name, number_of_change, parts))
+        for item in fields[9::2]:
+            change, *parts = _parts(item)
+            with contextlib.suppress(HoldfastError):
+                changes.append(parse_change(spec.name, change, parts))
         found.append(
             DeadDelivery(
                 number.decode(), str(decode_id(fields[1])), fields[3].decode("utf-8", "replace"), int(fields[5]),

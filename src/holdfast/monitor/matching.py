@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import random
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import fields as dataclass_fields
 from dataclasses import replace
 from datetime import UTC, datetime, time, timedelta
@@ -51,9 +51,16 @@ def check_subscriber(subscriber: Subscriber) -> Subscriber:
     for what, names in (("sources", s.sources), ("keys", s.keys), ("fields", s.fields)):
         if isinstance(names, str):  # type: ignore[unreachable]
             raise ConfigurationError(f"pass {what} as a list, not as one text")
+    for name in (*s.sources, *s.fields, *s.min_change, *(part for one in s.keys for part in _parts(one))):
+        if not isinstance(name, str):
+            raise ConfigurationError(f"pass sources, keys and fields as text, not {name!r:.100}")
     keys = tuple(tuple(one) if isinstance(one, (list, tuple)) else one for one in s.keys)
     quiet = None if s.quiet is None else (s.quiet[0], s.quiet[1])
     return replace(s, sources=tuple(s.sources), keys=keys, fields=tuple(s.fields), quiet=quiet)
+
+
+def _parts(pattern: Any) -> Iterable[Any]:
+    return pattern if isinstance(pattern, (list, tuple)) else (pattern,)
 
 
 def as_record(subscriber: Subscriber) -> dict[str, Any]:
@@ -121,7 +128,10 @@ def _moved(name: str, least: float | str, change: Change) -> bool:
     if before is None or after is None:
         return before is not after
     amount, share = _share(name, least)
-    return before != after and abs(after - before) >= (amount * abs(before) if share else amount)
+    try:
+        return before != after and abs(after - before) >= (amount * abs(before) if share else amount)
+    except OverflowError:  # too large for what a float holds: then it is no small change
+        return before != after
 
 
 def _number(state: Any, name: str) -> float | None:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from holdfast.engine.digest import canonical_json
 from holdfast.errors import HoldfastError
 
 Part = str | int
@@ -36,8 +37,15 @@ class Change:
         if not (isinstance(self.before, dict) and isinstance(self.after, dict)):
             return ()
         names = [*self.before, *(name for name in self.after if name not in self.before)]
-        gone = object()
-        return tuple(name for name in names if self.before.get(name, gone) != self.after.get(name, gone))
+        return tuple(
+            name for name in names
+            if (name in self.before) != (name in self.after) or _differ(self.before[name], self.after[name])
+        )  # fmt: skip
+
+
+def _differ(before: Any, after: Any) -> bool:
+    """As digests see it: 1 is 1.0, and True is not 1."""
+    return before != after or (not isinstance(before, str) and canonical_json(before) != canonical_json(after))
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,15 +40,21 @@ class Roster:
 
     async def of(self, version: int, driver: AsyncDriver) -> Sequence[Subscriber]:
         """All of them, at least as new as this version. Raises if they were never known and cannot be asked for."""
-        await self.enlist(driver)
+        await self.ready(driver)
         if version != self._version or self._core.clock() - self._at > FRESH:
             await self._load(driver)
         return self.known
 
-    async def get(self, name: str, driver: AsyncDriver) -> Subscriber | None:
-        """One of them; None if it is there no more. Asks again before it says so."""
-        for one in self.known:
-            if one.name == name and self._core.clock() - self._at <= FRESH:
+    async def ready(self, driver: AsyncDriver) -> None:
+        """Know them, however old."""
+        await self.enlist(driver)
+        if self._version is None:
+            await self._load(driver)
+
+    async def get(self, name: str, version: int, driver: AsyncDriver) -> Subscriber | None:
+        """One of them, at least as new as this version; None if it is there no more."""
+        for one in await self.of(version, driver):
+            if one.name == name:
                 return one
         await self._load(driver)
         return next((one for one in self.known if one.name == name), None)
@@ -67,10 +73,12 @@ class Roster:
                 try:
                     stored = await asyncio.to_thread(store.subscribers, self._spec.name)
                 except HoldfastError as error:
-                    if self._version is None:
-                        raise
+                    if roll.version != self._version:
+                        raise  # they were changed, and nobody may be passed over
                     self._core.warn(f"monitor {self._spec.name}: telling those who subscribed before: {error}")
                     stored = [one for one in self.known if one.sink != "call"]
-                found |= {one.name: one for one in stored}
+                found = {one.name: one for one in stored} | found
+            if self._version is not None and roll.version < self._version:
+                self._enlisted = None  # a server that has forgotten: say it again
             self.known = list(found.values())
             self._version, self._at = roll.version, self._core.clock()

@@ -61,6 +61,11 @@ class MonitorSpec:
         self.channel = f"{self.base}ch"
         self.none = f"{self.base}none"
 
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, MonitorSpec) and vars(self) == vars(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
     def key(self, name: str) -> str:
         return self.base + name
 

@@ -17,14 +17,13 @@ from typing import Any
 from holdfast.engine.aio import AsyncDriver
 from holdfast.engine.core import Core
 from holdfast.engine.digest import id_digest
-from holdfast.errors import HoldfastError
 from holdfast.events import Delivered, Dropped, NotDelivered
 from holdfast.monitor import flows
-from holdfast.monitor.flows import Page, Telling
+from holdfast.monitor.flows import Page, Round, Telling
 from holdfast.monitor.matching import quiet_for, retry_in, wants
 from holdfast.monitor.outgoing import Outgoing
 from holdfast.monitor.parts import MonitorParts
-from holdfast.monitor.record import Delivery, DeliveryFailed, Push, Sink, Store, Subscriber
+from holdfast.monitor.record import Change, Delivery, DeliveryFailed, Push, Sink, Store, Subscriber
 from holdfast.monitor.roster import Roster
 from holdfast.monitor.sinks import make_sink
 from holdfast.monitor.spec import MonitorSpec
@@ -71,9 +70,9 @@ class MonitorWorker:
 
     def __init__(self, core: Core, spec: MonitorSpec, parts: MonitorParts) -> None:
         self._core = core
-        self._spec = spec
+        self.spec = self._spec = spec
         self._parts = parts
-        self._roster = Roster(core, spec, parts)
+        self._roster: Roster
         self._sinks: dict[str, tuple[Subscriber, Sink]] = {}
         self._telling: set[asyncio.Task[None]] = set()
         self._slow = 0
@@ -89,6 +88,7 @@ class MonitorWorker:
         self._bell = Bell(5)
         self._stopping = False
         self._sinks.clear()
+        self._roster = Roster(self._core, self._spec, self._parts)
 
     def stop(self) -> None:
         """Take nothing more, and finish what is under way."""
@@ -156,7 +156,9 @@ class MonitorWorker:
     async def _read(self, reader: str, deal: Callable[[Page, str], Awaitable[None]]) -> float:
         core, spec = self._core, self._spec
         token = core.client_id
-        page = await self._driver.run(flows.peek(core, spec, reader, token, PAGE, READ_LEASE))
+        page = await self._driver.run(
+            flows.peek(core, spec, reader, token, PAGE, READ_LEASE, self._parts.store is not None)
+        )
         if page is None or page.begin == page.end:
             return CHECK
         if page.unreadable and core.events:
@@ -168,11 +170,19 @@ class MonitorWorker:
         subscribers = await self._roster.of(page.version, self._driver)
         wanted = []
         for subscriber in subscribers:
-            changes = [change for change in page.changes if wants(subscriber, change)]
+            changes = [change for change in page.changes if self._wants(subscriber, change)]
             if changes:
                 wanted.append((subscriber, quiet_for(subscriber, page.at), changes))
         await self._driver.run(flows.pump(self._core, self._spec, "deliver", token, page, wanted))
         self._bell.ring()
+
+    def _wants(self, subscriber: Subscriber, change: Change) -> bool:
+        """What cannot be judged is told: rather once too often than not at all, and others must not wait for it."""
+        try:
+            return wants(subscriber, change)
+        except Exception as error:
+            self._core.warn(f"monitor {self._spec.name}: mend the filters of {subscriber.name!r}: {error!r}")
+            return True
 
     async def _keep(self, page: Page, token: str) -> None:
         store = self._parts.store
@@ -182,14 +192,15 @@ class MonitorWorker:
 
     async def _settle(self) -> float:
         count, wait = await self._driver.run(flows.settle(self._core, self._spec))
-        return 0.0 if count else min(CHECK, CHECK if wait is None else wait + 0.001)
+        # Not at once again, where it is due and the log has no room.
+        return 0.0 if count else CHECK if wait is None else min(CHECK, max(wait, 0.2))
 
     # -- telling ------------------------------------------------------------------------------------------------
 
     async def _serve(self) -> float:
         """Take subscribers that are due, as many as there are hands free, and tell them beside this."""
         core, workers = self._core, self._parts.workers
-        await self._roster.enlist(self._driver)
+        await self._roster.ready(self._driver)
         free = workers - len(self._telling)
         if free <= 0:
             return CHECK  # whoever is done rings
@@ -199,31 +210,31 @@ class MonitorWorker:
         lease = longest + MARGIN
         asked = core.clock()
         calls = tuple(self._parts.calls)
-        found = await self._driver.run(flows.take(core, self._spec, calls, free, max(0, slow), lease))
+        store = self._parts.store is not None
+        found = await self._driver.run(flows.take(core, self._spec, calls, store, free, max(0, slow), lease))
         for telling in found.tellings:
-            failed = telling.failures > 0
-            self._slow += failed
-            task = asyncio.get_running_loop().create_task(self._tell(telling, found.at, asked, lease))
+            self._slow += telling.slow
+            task = asyncio.get_running_loop().create_task(self._tell(telling, found, asked, lease))
             self._telling.add(task)
-            task.add_done_callback(functools.partial(self._told, failed))
+            task.add_done_callback(functools.partial(self._told, telling.slow))
         if found.tellings:
             return 0.0
-        return CHECK if found.next is None else min(CHECK, found.next + 0.001) if slow > 0 else CHECK
+        return CHECK if found.next is None else min(CHECK, found.next + 0.001)
 
-    def _told(self, failed: bool, task: asyncio.Task[None]) -> None:
+    def _told(self, slow: bool, task: asyncio.Task[None]) -> None:
         self._telling.discard(task)
-        self._slow -= failed
+        self._slow -= slow
         self._bell.ring()
         if not task.cancelled() and (error := task.exception()) is not None:
             self._core.warn(f"monitor {self._spec.name}: {type(error).__name__}: {error}")
 
-    async def _tell(self, telling: Telling, at: float, asked: float, lease: float) -> None:
+    async def _tell(self, telling: Telling, found: Round, asked: float, lease: float) -> None:
         core, spec = self._core, self._spec
-        subscriber = await self._roster.get(telling.subscriber, self._driver)
+        subscriber = await self._roster.get(telling.subscriber, found.version, self._driver)
         if subscriber is None:
             await self._driver.run(flows.strike(core, spec, telling.subscriber))
             return
-        now = at + core.clock() - asked
+        now = found.at + core.clock() - asked
         if not subscriber.enabled or not telling.changes:
             await self._finish(telling, "told", 0.0)
             return
@@ -258,9 +269,10 @@ class MonitorWorker:
         self, subscriber: Subscriber, telling: Telling, delivery: Delivery, error: Exception, seconds: float
     ) -> None:
         text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-        retry, after = getattr(error, "retry", True), getattr(error, "after", None)
-        dead = not retry or telling.failures >= subscriber.retries
-        wait = 0.0 if dead else retry_in(subscriber, telling.failures + 1, after)
+        final, after = (not error.retry, error.after) if isinstance(error, DeliveryFailed) else (False, None)
+        dead = final or telling.failures >= subscriber.retries
+        # Also before the next message, if this one is given up: a receiver that is gone must not be asked in a loop.
+        wait = max(retry_in(subscriber, telling.failures + 1, after), subscriber.interval if dead else 0.0)
         if not await self._finish(telling, "dead" if dead else "again", wait, text):
             return
         self._log(delivery, "dead" if dead else "retried", text, seconds)
@@ -293,7 +305,7 @@ class MonitorWorker:
         self._pushes.append(
             Push(
                 delivery.monitor, delivery.subscriber, delivery.id, delivery.attempt, len(delivery.changes), outcome,
-                detail[:2000], seconds, delivery.at,
+                flows.plain(detail)[:2000], seconds, delivery.at,
             )
         )  # fmt: skip
 
@@ -323,7 +335,7 @@ class MonitorWorker:
             if not self._stopping:
                 try:
                     await asyncio.to_thread(store.prune, self._spec.name, KEEP_DAYS * 86_400.0)
-                except HoldfastError as error:
+                except Exception as error:  # a store may raise anything
                     self._core.warn(f"monitor {self._spec.name}: old history is still there: {error}")
 
     async def _fetch(self) -> None:

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any, NamedTuple, TypeVar
 
 from holdfast.engine.core import Core
-from holdfast.engine.limits import check_count
+from holdfast.engine.limits import check_count, check_seconds
 from holdfast.engine.threads import ThreadDriver
 from holdfast.errors import ConfigurationError, QueueFull
 from holdfast.monitor import flows
@@ -17,7 +17,7 @@ from holdfast.monitor.matching import check_subscriber, from_record
 from holdfast.monitor.parts import MonitorParts, Observation, observation
 from holdfast.monitor.record import Handler, Key, Push, Snapshot, Store, Subscriber
 from holdfast.monitor.spec import MonitorSpec, from_text
-from holdfast.once.spec import Space
+from holdfast.once.spec import MARK_MAX, Space
 from holdfast.sync.claim import Claim
 
 H = TypeVar("H", bound=Handler)
@@ -110,6 +110,8 @@ class Monitor:
         parser = self._parts.parsers.get(source)
         if parser is None:
             raise ConfigurationError(f"register a parser first: @monitor.parser({source!r})")
+        check_seconds("within", within, 0.001, MARK_MAX)
+        check_seconds("lease", lease, 0.05, 86_400.0)
         place = Space(self._core, f"thread:{self.name}").place((source, thread))
         claim = Claim(self._core, self._driver, place, lease=lease, within=within, wait=0.0, policy="raise")
         with claim as mine:
@@ -148,6 +150,9 @@ class Monitor:
             raise ConfigurationError(f"register functions with @monitor.subscriber({checked.name!r})")
         self._parts.check_target(checked)
         store = self._store("subscribe")
+        roll = self._driver().run(flows.roll(self._core, self._spec))
+        if checked.name in roll.functions:
+            raise ConfigurationError(f"pass another name: a function subscribes as {checked.name!r}")
         self._driver().blocking(lambda: store.put_subscriber(self.name, checked))
         self._driver().run(flows.enlist(self._core, self._spec, {}))
 
@@ -165,7 +170,7 @@ class Monitor:
         store = self._parts.store
         if store is not None:
             for one in self._driver().blocking(lambda: store.subscribers(self.name)):
-                found[one.name] = one
+                found.setdefault(one.name, one)
         return [found[name] for name in sorted(found)]
 
     def status(self) -> Status:
@@ -186,7 +191,12 @@ class Monitor:
         return self._driver().run(flows.letters(self._core, self._spec, after, count))
 
     def replay(self, letter: str) -> int:
-        """Tell it once more, after what waits already. Answers how many changes; 0: there is no such letter."""
+        """Tell it once more, after what waits already. Answers how many changes; 0: there is no such letter.
+
+        Raises ConfigurationError if its subscriber is there no more."""
+        found = self._driver().run(flows.letters(self._core, self._spec, "", 1, letter))
+        if found and found[0].subscriber not in {one.name for one in self.subscribers()}:
+            raise ConfigurationError(f"subscribe {found[0].subscriber!r} again before you replay this, or purge it")
         return self._driver().run(flows.replay(self._core, self._spec, letter, True))
 
     def purge(self, letter: str) -> bool:

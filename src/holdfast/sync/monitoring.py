@@ -42,6 +42,12 @@ class MonitorCalls:
         name again is the same monitor; parsers and functions are registered for both."""
         spec = MonitorSpec(self._core, name, fields=fields, ignore=ignore, window=window, keep=keep, backlog=backlog)
         parts = self._parts.get(name)
+        if parts is not None:
+            first = self._monitors[name].spec
+            if (fields, tuple(ignore), window, keep, backlog) == (None, (), 0.0, None, None):
+                spec = first  # only named: as it was made
+            elif spec != first:
+                raise ConfigurationError(f"pass the same options each time: {name!r} was made with others")
         if parts is None:
             if isinstance(allow, str):
                 raise ConfigurationError("pass allow as a list of hosts, not as one text")

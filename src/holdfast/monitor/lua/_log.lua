@@ -2,7 +2,7 @@
 -- base .. s:THING    string what is known of it (see told)
 -- base .. log        stream changes, by the time in microseconds at which each was found; the oldest go
 -- base .. seq        string the newest of these times: the next is later, also after a failover that forgot some
--- base .. cur        hash   how far each kind of reader has come in the log
+-- base .. cur        hash   how far each kind of reader has come in the log, and when one looked (@)
 -- base .. code       hash   subscribers that are functions, as their processes have said
 -- base .. subs       string how often the subscribers were changed
 -- base .. q:WHO      list   what a subscriber is to be told of, oldest first: times, or changes whole (after a !)
@@ -12,20 +12,26 @@
 -- base .. dead       stream what could not be told
 local KEEP = 2592000000
 local QUEUE_MOST = 10000
+local DAY = 86400000
 
 local function base_key(name) return ARGV[1] .. name end
 
 local function keep(name) call('PEXPIRE', base_key(name), KEEP) end
 
--- Is there room for one more change? The oldest one goes, if everybody who reads the log has seen it.
+-- Has everybody who reads the log come so far? Those who keep history count while they live: there may be none any more.
+local function read_by_all(at)
+  local told, kept, looked = unpack(call('HMGET', base_key('cur'), 'deliver', 'history', 'history@'))
+  if not told or tonumber(told) < at then return false end
+  return not kept or tonumber(kept) >= at or tonumber(looked or '0') < now - DAY
+end
+
+-- Is there room for one more change? The oldest one goes, if everybody has seen it.
 local function room(most)
-  if call('XLEN', base_key('log')) < most then return true end
+  local size = call('XLEN', base_key('log'))
+  if size < most then return true end
   local first = call('XRANGE', base_key('log'), '-', '+', 'COUNT', 1)[1]
-  local at = tonumber(string.sub(first[1], 1, -3))
-  for _, seen in ipairs(call('HVALS', base_key('cur'))) do
-    if tonumber(seen) < at then return false end
-  end
-  call('XTRIM', base_key('log'), 'MAXLEN', '=', most - 1)
+  if not read_by_all(tonumber(string.sub(first[1], 1, -3))) then return false end
+  call('XTRIM', base_key('log'), 'MAXLEN', '=', size - 1)
   return true
 end
 

@@ -32,7 +32,8 @@ local function bury()
     end
   end
   if #entry == 0 then return end
-  call('XADD', base_key('dead'), '*', 'who', who, 'error', ARGV[6], 'attempts', attempt, unpack(entry))
+  call('XADD', base_key('dead'), '*', 'who', who, 'error', ARGV[6], 'attempts', attempt,
+    'list', list or 'due', unpack(entry))
   gone = call('XTRIM', base_key('dead'), 'MAXLEN', '=', ARGV[7])
   keep('dead')
 end

@@ -29,8 +29,8 @@ local function first_seen(i, digest, state, identity, observed)
 end
 
 local function other_state(i, text, digest, state, identity, observed)
-  if not room(most) then return 'full', 0, '' end
   local thing = parse_told(text)
+  if not (window > 0 and told_at(thing, digest, window)) and not room(most) then return 'full', 0, '' end
   local before, reason, wait = thing.state, nil, nil
   reason, wait = moved(thing, digest, state, window, ARGV[2])
   thing.observed, thing.before = observed, window > 0 and identity or ''
@@ -54,7 +54,8 @@ end
 
 local function again(text)
   local thing = parse_told(text)
-  local entry = thing.number > 0 and call('XRANGE', KEYS[1], string.format('%d-0', thing.number), '+', 'COUNT', 1)[1]
+  local number = string.format('%d-0', thing.number)
+  local entry = thing.number > 0 and call('XRANGE', KEYS[1], number, number)[1]
   return REASON[thing.why], thing.number, entry and entry[2][6] or ''
 end
 

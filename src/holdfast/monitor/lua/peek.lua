@@ -7,6 +7,7 @@
 --       3 token       of this process
 --       4 count       changes at most
 --       5 lease       ms after which another may read on
+--       6 store       1: this process knows the subscribers in SQL; 0: it reads only where nobody does
 -- returns found | empty | busy
 -- found, empty: server time in microseconds, version of the subscribers, where it begins, then the changes. busy: ms
 
@@ -14,14 +15,17 @@
 -- include log
 local lock = base_key('p:' .. ARGV[2])
 local holder = call('GET', lock)
+local others = known(call('HGET', base_key('cur'), 'history@')) > now - DAY
+if ARGV[6] == '0' and others then return {'busy', DAY} end
 if holder and holder ~= ARGV[3] then return {'busy', call('PTTL', lock)} end
 local from = call('HGET', base_key('cur'), ARGV[2])
 if not from then
   -- From the oldest that is still there: what was found before anybody read is told, too.
   from = '0'
   call('HSET', base_key('cur'), ARGV[2], from)
-  keep('cur')
 end
+call('HSET', base_key('cur'), ARGV[2] .. '@', string.format('%d', now))
+for _, name in ipairs({'cur', 'code', 'subs', 'seq', 'log'}) do keep(name) end
 local changes = call('XRANGE', KEYS[1], '(' .. from .. '-0', '+', 'COUNT', ARGV[4])
 local version = call('GET', base_key('subs')) or '0'
 if #changes == 0 then

@@ -7,10 +7,12 @@
 --       3 token       of this process
 --       4 from        where its changes began
 --       5 to          the last of them: the next reader begins after it
---       6.. each      subscriber, list it is due in, ms to wait, ms between two messages, changes in one message, how
+--       6 version     of the subscribers that were asked
+--       7.. each      subscriber, list it is due in, ms to wait, ms between two messages, changes in one message, how
 --                     many changes for it follow, then these
 -- returns settled | late
--- settled: how many were dropped because a subscriber has too many. late: another process has read on from there
+-- settled: how many were dropped because a subscriber has too many. late: another process has read on from there, or
+-- the subscribers are others by now
 
 -- include time
 -- include log
@@ -18,7 +20,7 @@ local now_at = call('HGET', base_key('cur'), ARGV[2])
 local lock = base_key('p:' .. ARGV[2])
 if call('GET', lock) == ARGV[3] then call('DEL', lock) end
 if now_at == ARGV[5] and ARGV[4] ~= ARGV[5] then return {'settled', 0} end  -- the reply was lost
-if now_at ~= ARGV[4] then return {'late'} end
+if now_at ~= ARGV[4] or (call('GET', base_key('subs')) or '0') ~= ARGV[6] then return {'late'} end
 
 local function shorten(who)
   local queue, telling = base_key('q:' .. who), known(call('HGET', base_key('d:' .. who), 'count'))
@@ -31,7 +33,7 @@ local function shorten(who)
   return extra
 end
 
-local at, dropped = 6, 0
+local at, dropped = 7, 0
 while at <= #ARGV do
   local who, list, wait, pause, most, count =
     ARGV[at], ARGV[at + 1], tonumber(ARGV[at + 2]), tonumber(ARGV[at + 3]), ARGV[at + 4], tonumber(ARGV[at + 5])
@@ -50,5 +52,5 @@ while at <= #ARGV do
 end
 call('HSET', base_key('cur'), ARGV[2], ARGV[5])
 keep('cur')
-if at > 6 then call('SPUBLISH', base_key('ch'), '2') end
+if at > 7 then call('SPUBLISH', base_key('ch'), '2') end
 return {'settled', dropped}

@@ -13,15 +13,16 @@
 local letter = call('XRANGE', KEYS[1], ARGV[2], ARGV[2])[1]
 if not letter then return {'missing'} end
 local who, count = letter[2][2], 0
-for i = 7, #letter[2], 2 do
+for i = 9, #letter[2], 2 do
   count = count + 1
   if ARGV[3] == '1' then call('RPUSH', base_key('q:' .. who), letter[2][i + 1]) end
 end
 call('XDEL', KEYS[1], ARGV[2])
 if ARGV[3] == '1' then
   local state = base_key('d:' .. who)
-  local list, bad = unpack(call('HMGET', state, 'list', 'bad'))
-  list = list or 'due'
+  local list, bad = letter[2][8], call('HGET', state, 'bad')
+  call('HSET', state, 'list', list)
+  call('PEXPIRE', state, KEEP)
   local where = base_key((list == 'due' and known(bad) > 0) and 'slow' or list)
   call('ZADD', where, 'NX', now, who)
   call('PEXPIRE', where, KEEP)

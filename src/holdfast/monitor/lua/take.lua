@@ -8,12 +8,14 @@
 --       3 lease       ms after which another process tells it
 --       4.. tokens    one for each subscriber that may be taken
 -- returns taken
--- taken: server time in microseconds, ms until the next is due (-1: none), then for each subscriber its name, token, first
--- change, number of changes, attempt, failures, how many changes are gone, and the changes
+-- taken: server time in microseconds, ms until the next is due (-1: none), version of the subscribers, then for each its
+-- name, token, first change, number of changes, attempt, failures, how many changes are gone, the changes, and 1 if it
+-- failed last
 
 -- include time
 -- include log
-local answer, free, slow, soonest = {'taken', now_us, -1}, 4, tonumber(ARGV[2]), -1
+local answer = {'taken', now_us, -1, call('GET', base_key('subs')) or '0'}
+local free, slow, soonest = 4, tonumber(ARGV[2]), -1
 
 local function give(list, who)
   local state, queue = base_key('d:' .. who), base_key('q:' .. who)
@@ -28,11 +30,15 @@ local function give(list, who)
     local one = change_of(item)
     if one then changes[#changes + 1] = one else gone = gone + 1 end
   end
-  local token, first = ARGV[free], changes[1] and changes[1][1] or items[1]
+  local token, first = ARGV[free], items[1]
+  if string.sub(first, 1, 1) == '!' then first = change_of(first)[1] end
   call('HSET', state, 'token', token, 'count', count, 'attempt', attempt + 1)
+  call('PEXPIRE', state, KEEP)
   call('ZADD', list, now + ARGV[3], who)
   free = free + 1
-  answer[#answer + 1] = {who, token, first, #items, attempt + 1, known(failed), gone, changes}
+  answer[#answer + 1] = {
+    who, token, first, #items, attempt + 1, known(failed), gone, changes, list == KEYS[2] and 1 or 0,
+  }
 end
 
 for i = #KEYS, 2, -1 do
@@ -41,7 +47,7 @@ for i = #KEYS, 2, -1 do
   if most > 0 then
     for _, who in ipairs(call('ZRANGEBYSCORE', KEYS[i], '-inf', now, 'LIMIT', 0, most)) do give(KEYS[i], who) end
   end
-  local first = call('ZRANGE', KEYS[i], 0, 0, 'WITHSCORES')[2]
+  local first = (i > 2 or slow > 0) and call('ZRANGE', KEYS[i], 0, 0, 'WITHSCORES')[2]
   if first then
     local wait = math.max(0, tonumber(first) - now)
     if soonest < 0 or wait < soonest then soonest = wait end

@@ -1,0 +1,42 @@
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+from monitor_desk import Desks, Posts, closing
+
+from support.backends import Backend
+
+
+@pytest.fixture
+async def desks(backend: Backend, api: str) -> AsyncIterator[Desks]:
+    async for made in closing(Desks(backend, api)):
+        yield made
+
+
+@pytest.fixture
+async def quick(valkey: Backend, api: str) -> AsyncIterator[Desks]:
+    """One kind of server: for what takes time, or does not depend on the kind."""
+    async for made in closing(Desks(valkey, api)):
+        yield made
+
+
+@pytest.fixture
+async def hands(valkey: Backend) -> AsyncIterator[Desks]:
+    """One kind of server and one twin: for a worker's steps by hand."""
+    async for made in closing(Desks(valkey, "async")):
+        yield made
+
+
+@pytest.fixture
+async def posts(valkey: Backend) -> AsyncIterator[Posts]:
+    """Clients that work."""
+    async for made in closing(Posts(valkey)):
+        yield made
+
+
+@pytest.fixture
+async def everywhere(backend: Backend) -> AsyncIterator[Posts]:
+    """Clients that work, on each kind of server."""
+    async for made in closing(Posts(backend)):
+        yield made
