@@ -7,6 +7,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from chaos.monitor import MonitorPlan
+from chaos.monitor import run as run_monitor
 from chaos.run import Plan, run
 from chaos.runs import RunPlan
 from chaos.runs import run as run_runs
@@ -45,17 +47,33 @@ def runs(arguments: list[str]) -> int:
     options = parse("python -m chaos runs", RunPlan(), "owners that lost their lease may write", arguments)
     with tempfile.TemporaryDirectory() as folder:
         outcome = run_runs(RunPlan(**vars(options)), Path(folder), say)
+    return report(options, outcome)
+
+
+def monitor(arguments: list[str]) -> int:
+    options = parse("python -m chaos monitor", MonitorPlan(), "scripts without the safeguards named", arguments)
+    with tempfile.TemporaryDirectory() as folder:
+        outcome = run_monitor(MonitorPlan(**vars(options)), Path(folder), say)
+    return report(options, outcome)
+
+
+def report(options: argparse.Namespace, outcome: Any) -> int:
+    """The exit code is 0 if what should be clean is, and what should not is not."""
     account = outcome.account
     print(json.dumps({"plan": vars(options), "faults": outcome.faults}))
     for example in account.examples[:SHOWN]:
         print(f"  {example[:300]}")
     wrong = {f"wrong: {name}": value for name, value in account.violations.items()}
-    for name, value in (*sorted(account.happened.items()), *sorted(wrong.items())):
-        print(f"{name:>21}  {value}")
-    print(f"{'clean':>21}  {account.clean}")
-    print(f"{'seconds':>21}  {outcome.seconds:.0f}")
+    happened = (*sorted(account.happened.items()), *sorted(wrong.items()))
+    width = max(21, *(len(name) for name, _ in happened))
+    for name, value in (*happened, ("clean", account.clean), ("seconds", f"{outcome.seconds:.0f}")):
+        print(f"{name:>{width}}  {value}")
     return 0 if account.clean == (options.guard == "on") else 1
 
 
+WHAT = {"runs": runs, "monitor": monitor}
+
 if __name__ == "__main__":
-    sys.exit(runs(sys.argv[2:]) if sys.argv[1:2] == ["runs"] else buffers(sys.argv[1:]))
+    if sys.argv[1:2] and sys.argv[1] in WHAT:
+        sys.exit(WHAT[sys.argv[1]](sys.argv[2:]))
+    sys.exit(buffers(sys.argv[1:]))

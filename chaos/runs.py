@@ -51,7 +51,7 @@ def run(plan: RunPlan, folder: Path, say: Callable[[str], None] = lambda _: None
         others: list[subprocess.Popen[bytes]] = []
         try:
             others = _others(plan, stage.url, folder)
-            _begin(folder, plan.workers + len(others))
+            begin(folder, plan.workers + len(others))
             _misbehave(plan, stage, workers, say)
             stage.heal()
             workers.heal()
@@ -81,7 +81,7 @@ def _others(plan: RunPlan, url: str, folder: Path) -> list[subprocess.Popen[byte
     return [subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL) for command in commands]
 
 
-def _begin(folder: Path, processes: int) -> None:
+def begin(folder: Path, processes: int) -> None:
     """All at once, and the faults with them: on a busy machine some are there seconds before others."""
     give_up = time.monotonic() + START_UP
     while ready(folder) < processes:

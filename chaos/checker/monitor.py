@@ -264,5 +264,6 @@ def _complete(
         newest[names.get(place(fact.source, fact.key), -1)] = fact
     for venue, rows in found.truth.items():
         heard = newest.get(venue)
-        if wanted(name, venue, "changed") and (heard is None or heard.after != rows[-1].state):
+        kind = max(found.history.get(venue, ()), key=lambda one: one.id).kind if found.history.get(venue) else "changed"
+        if wanted(name, venue, kind) and (heard is None or heard.after != rows[-1].state):
             account.wrong("outdated", name, f"venue {venue} is {rows[-1].state}, and it heard {heard} last")

@@ -64,7 +64,7 @@ def truth(schedule: int, venue: int, steps: int) -> list[Row]:
             state = {"price": 1000 + venue, "open": True}
         elif rows and draw.random() < 0.15:
             state = rows[-1].state
-        rows.append(Row(venue, key_of(venue), state, FIRST + step * 60.0 + round(draw.uniform(0.0, 50.0), 3)))
+        rows.append(Row(venue, key_of(venue), state, round(FIRST + step * 60.0 + draw.uniform(0.0, 50.0), 3)))
     return rows
 
 

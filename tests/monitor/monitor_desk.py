@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import inspect
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
 import redis
@@ -87,7 +87,7 @@ class Desk:
         return str(self.hf._core.client_id)
 
     def peek(self, count: int = worker.PAGE, reader: str = "deliver", lease: float = LEASE) -> Any:
-        return self.flow(flows.peek, reader, self.token, count, lease)
+        return self.flow(flows.peek, reader, self.token, count, lease, True)
 
     def pump(self, page: Page, wanted: Sequence[tuple[Subscriber, float, Sequence[Change]]]) -> Any:
         return self.flow(flows.pump, "deliver", self.token, page, wanted)
@@ -103,7 +103,7 @@ class Desk:
     async def take(
         self, most: int = 10, slow: int = 5, lease: float = LEASE, calls: Sequence[str] = ()
     ) -> Round:  # fmt: skip
-        return await self.flow(flows.take, calls, most, slow, lease)  # type: ignore[no-any-return]
+        return await self.flow(flows.take, calls, True, most, slow, lease)  # type: ignore[no-any-return]
 
     async def taken(self, **options: Any) -> Telling:
         """The only one that is due."""
@@ -287,9 +287,3 @@ def log_ids(server: redis.Redis) -> list[str]:
 def states(deliveries: Sequence[Delivery]) -> list[Any]:
     """What was told, in the order told."""
     return [change.after for delivery in deliveries for change in delivery.changes]
-
-
-@contextlib.contextmanager
-def redis_of(backend: Backend) -> Iterator[redis.Redis]:
-    with contextlib.closing(backend.owner.client()) as client:
-        yield client

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from holdfast.errors import ConfigurationError
 from holdfast.monitor.diff import MISSING, Difference, diff, path_of, path_text, value_at
+from support.depth import tries
 
 JSON = st.recursive(
     st.none()
@@ -108,7 +109,7 @@ def test_depth_is_bounded() -> None:
             diff(1, 2, depth=bad)
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(**tries(150, 4000))
 @given(JSON, JSON)
 def test_every_difference_is_where_it_says(before: Any, after: Any) -> None:
     found = diff(before, after)
@@ -124,7 +125,7 @@ def test_every_difference_is_where_it_says(before: Any, after: Any) -> None:
         assert value_at(after, one.path) is one.after or value_at(after, one.path) == one.after
 
 
-@settings(max_examples=200, deadline=None, derandomize=True)
+@settings(**tries(200, 4000))
 @given(PATHS)
 def test_a_path_can_be_written_and_read(path: tuple[str | int, ...]) -> None:
     assert path_of(path_text(path)) == path

@@ -18,7 +18,7 @@ from holdfast import ConfigurationError
 from holdfast.monitor import extract as extracting
 from holdfast.monitor import reader as reading
 from holdfast.monitor.extract import NothingFound, make_extract
-from holdfast.monitor.page import PageFailed, PageUnreadable
+from holdfast.monitor.page import PageUnreadable
 from holdfast.monitor.reader import Reader
 from support.conditions import until
 
@@ -260,12 +260,15 @@ async def test_a_page_made_to_keep_a_reader_busy_keeps_nobody_busy(
     assert await reader.read(make_extract(css="h1"), SHOP.encode(), HTML) == "Tea"
 
 
-async def test_a_page_that_needs_too_much_memory_fails_alone(reader: Reader) -> None:
-    many = make_extract(regex="(?P<a>(?P<b>(?P<c>.{2000000})))")
+async def test_a_page_that_needs_too_much_memory_fails_alone() -> None:
+    # Given an expression that makes a hundred megabytes of a page of a hundred kilobytes
+    many = make_extract(regex="(?=(a{100000}))")
+    reader = Reader(seconds=10, memory=100 << 20)
 
-    with pytest.raises(PageFailed):
-        await reader.read(many, b"\xf0\x9f\x8d\xb5" * 400_000, "text/plain")
+    with pytest.raises(PageUnreadable, match="too much memory"):
+        await reader.read(many, b"a" * 100_990, "text/plain")
     assert await reader.read(make_extract(css="h1"), SHOP.encode(), HTML) == "Tea"
+    await reader.close()
 
 
 async def test_a_reader_that_died_is_replaced(reader: Reader) -> None:

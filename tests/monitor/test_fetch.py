@@ -14,14 +14,16 @@ import pytest
 from fetch_help import Alone, Board, page, running, versioned
 from http_endpoint import Behaviour, Endpoint, Handler, answers, breaks_off, drips, drops, floods, hangs, redirects
 
+import holdfast.sync
 from holdfast import ConfigurationError, Holdfast, TooLarge, Unavailable
-from holdfast.events import FetchFailing, FetchRecovered
+from holdfast.events import Fetched, FetchFailing, FetchRecovered
 from holdfast.monitor.extract import MOST_BYTES
 from holdfast.monitor.fetch import FULL_AFTER, make_fetch
 from holdfast.monitor.fetcher import Fetcher
 from holdfast.monitor.outgoing import Outgoing
 from support.backends import Backend
 from support.conditions import until
+from support.working import Working
 
 # -- what is told -----------------------------------------------------------------------------------------------------
 
@@ -58,6 +60,34 @@ async def test_an_extraction_of_the_application(kind: str) -> None:
             await bench.looks(1)
 
     assert bench.board.states == [{"length": 4, "type": "text/plain"}]
+
+
+@pytest.mark.parametrize("twin", [Holdfast, holdfast.sync.Holdfast], ids=["async", "sync"])
+async def test_a_monitor_that_fetches_tells_of_the_change(
+    valkey: Backend, twin: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Given a client that watches a page, and a page that changes
+    monkeypatch.setattr("holdfast.monitor.fetcher.FIRST", 0.01)
+    told = []
+    with Endpoint(page({"price": 1}), page({"price": 2})) as endpoint:
+        works = Working(twin(valkey.url))
+        venues = works.hf.monitor("venues", allow=["127.0.0.1"])
+        venues.fetch(endpoint.url(), every=1, json="$.price")
+        venues.on_change(lambda delivery: told.extend(delivery.changes))
+
+        # When it works, and is stopped
+        await works.call(works.hf.open)
+        works.start()
+        await until(lambda: told)
+        await works.call(works.hf.stop_work)
+        await works.working
+        await works.call(works.hf.close)
+
+    # Expect that the change is told, once
+    assert [(change.source, change.key, change.before, change.after) for change in told] == [
+        ("http", endpoint.url(), 1, 2)
+    ]
+    assert [event.outcome for event in works.events if isinstance(event, Fetched)][:2] == ["first", "changed"]
 
 
 # -- what did not change is not sent again ----------------------------------------------------------------------------

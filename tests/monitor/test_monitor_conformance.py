@@ -271,11 +271,11 @@ async def test_a_log_that_nobody_reads_is_full_and_nothing_is_stored(desks: Desk
     assert [change.key for change in await desk.read(ALL)] == [2, 3]
 
 
-async def test_a_log_without_any_reader_keeps_the_last(desks: Desks):
+async def test_what_came_before_the_first_reader_is_told_too(desks: Desks):
     desk = await desks.desk(backlog=10)
-    for number in range(25):
-        await desk.observe("web", "a", number)
-    assert [change.after for change in await desk.read(ALL)] == list(range(15, 25))
+    with pytest.raises(QueueFull):
+        await desk.observe_many([("web", "a", number) for number in range(12)])
+    assert [change.after for change in await desk.read(ALL)] == list(range(10))
 
 
 # -- telling ----------------------------------------------------------------------------------------------------------

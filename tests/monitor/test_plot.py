@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from holdfast.errors import ConfigurationError
 from holdfast.monitor.plot import plot, spark
 from holdfast.monitor.record import Snapshot
+from support.depth import tries
 
 SVG = "{http://www.w3.org/2000/svg}"
 T = 1_747_051_200.0
@@ -203,7 +204,7 @@ def test_extremes_are_drawn_too(rows: list[tuple[float, float]]) -> None:
 FLOATS = st.floats(allow_nan=True, allow_infinity=True) | st.integers() | st.none()
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(**tries(150, 4000))
 @given(
     st.lists(st.tuples(FLOATS.filter(lambda at: at is not None) | st.floats(1.6e9, 1.8e9), FLOATS), max_size=12),
     st.integers(200, 900), st.integers(120, 500), st.text(max_size=80),

@@ -120,7 +120,7 @@ async def test_a_repeat_of_giving_back_does_not_free_the_next_one(valkey: Backen
 
 
 async def test_a_confirmation_that_comes_twice_changes_nothing_more(valkey: Backend, other: Any, stack: Any):
-    """It was done, forgotten and claimed anew: the repeat does not end that one, and its caller is told that it lost it."""
+    """It was done, forgotten and claimed anew: the repeat does not end that one, and its caller is told of the loss."""
     claims: list[Any] = []
 
     def act() -> None:

@@ -277,14 +277,14 @@ class Watching:
             self._enough.set()
 
     def _lines(self, change: Change) -> list[str]:
-        time = datetime.fromtimestamp(change.at, UTC).astimezone()
+        when = datetime.fromtimestamp(change.at, UTC).astimezone()
         if self._as_json:
             found = {
-                "time": time.isoformat(timespec="milliseconds"), "url": self._page, "fields": list(change.fields),
+                "time": when.isoformat(timespec="milliseconds"), "url": self._page, "fields": list(change.fields),
                 "before": change.before, "after": change.after,
             }  # fmt: skip
             return [json.dumps(found)]
-        at = time.strftime("%Y-%m-%d %H:%M:%S")
+        at = when.strftime("%Y-%m-%d %H:%M:%S")
         if not change.fields:
             return [f"{at}  {_difference(change.before, change.after)}"]
         return [

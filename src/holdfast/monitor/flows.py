@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import random
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -11,7 +12,7 @@ from typing import Any, NamedTuple
 from holdfast.engine.core import Core
 from holdfast.engine.flow import Flow, ReplyLost, call
 from holdfast.engine.payload import decode
-from holdfast.errors import HoldfastError
+from holdfast.errors import HoldfastError, InvalidId
 from holdfast.events import Dropped
 from holdfast.events import Observed as ObservedEvent
 from holdfast.keys import decode as decode_id
@@ -22,7 +23,9 @@ from holdfast.monitor.spec import MonitorSpec, Seen, parse_change
 
 AT_ONCE = 100
 LETTERS = 10_000
-"""Observations in one script; dead letters that are kept."""
+MARGIN = 5.0
+"""Observations in one script; dead letters kept; seconds beyond the longest that telling somebody may take."""
+_LETTER = re.compile(r"\d{1,20}-\d{1,20}")
 
 
 class Observed(NamedTuple):
@@ -136,9 +139,10 @@ def pump(
     subscribers are others than those of the page's version."""
     args: list[Any] = [spec.base, reader, token, page.begin, page.end, page.version]
     for subscriber, wait, changes in wanted:
+        lease = int((subscriber.timeout + MARGIN) * 1000)
         args += (
             who(subscriber.name), place_of(subscriber), int(wait * 1000), int(subscriber.interval * 1000),
-            subscriber.max_changes, len(changes), *(change.id.lstrip("0") for change in changes),
+            subscriber.max_changes, lease, len(changes), *(change.id.lstrip("0") for change in changes),
         )  # fmt: skip
     reply = yield from ask(core, spec, "pump", (spec.key("log"), spec.none), args)
     if reply[0] == b"settled" and reply[1] and core.events:
@@ -168,8 +172,11 @@ class Telling(NamedTuple):
     attempt: int
     failures: int
     changes: list[Change]
+    gone: int
+    """Changes that left the log before they were told."""
     slow: bool
     """It failed last time, or the message before it did."""
+    lease: float
 
 
 class Round(NamedTuple):
@@ -191,15 +198,13 @@ def take(
     tokens = [core.new_token() for _ in range(most)]
     reply = yield from ask(core, spec, "take", keys, (spec.base, slow if store else 0, int(lease * 1000), *tokens))
     tellings = []
-    for name, token, first, count, attempt, failures, gone, entries, failed in reply[4:]:
+    for name, token, first, count, attempt, failures, gone, entries, failed, span in reply[4:]:
         changes, lost = [], int(gone)
         for number, fields in entries:
             try:
                 changes.append(parse_change(spec.name, number, fields))
             except HoldfastError:
                 lost += 1
-        if lost and core.events and attempt == 1:
-            core.events.emit(Dropped(spec.name, "change", "gone before it was told", lost))
         tellings.append(
             Telling(
                 str(decode_id(name)),
@@ -209,7 +214,9 @@ def take(
                 int(attempt),
                 int(failures),
                 changes,
+                lost,
                 bool(failed),
+                int(span) / 1000,
             )
         )
     return Round(int(reply[1]) / 1e6, None if reply[2] < 0 else int(reply[2]) / 1000, int(reply[3]), tellings)
@@ -221,6 +228,8 @@ def done(
     """How telling went. False if another process has taken it meanwhile."""
     args = (spec.base, who(telling.subscriber), telling.token, outcome, int(wait * 1000), plain(error)[:2000], LETTERS)
     reply = yield from ask(core, spec, "done", (spec.none, spec.key("slow")), args, key=telling.subscriber)
+    if reply[0] == b"settled" and outcome in ("told", "dead") and telling.gone and core.events:
+        core.events.emit(Dropped(spec.name, "change", "gone before it was told", telling.gone))
     if reply[0] == b"settled" and reply[1] and core.events:
         core.events.emit(Dropped(spec.name, "dead letter", "capacity", int(reply[1])))
     return bool(reply[0] == b"settled")
@@ -286,6 +295,9 @@ class DeadDelivery(NamedTuple):
 
 def letters(core: Core, spec: MonitorSpec, after: str, count: int, letter: str = "") -> Flow[list[DeadDelivery]]:
     """What cannot be read of a letter is left out."""
+    for one in (after, letter):
+        if one:
+            check_letter(one)
     reply = yield from ask(core, spec, "letters", (spec.key("dead"), spec.none), (after, count, letter))
     found = []
     for number, fields in reply[1]:
@@ -313,7 +325,14 @@ def _parts(item: bytes) -> list[bytes]:
     return parts
 
 
+def check_letter(letter: str) -> str:
+    if not isinstance(letter, str) or not _LETTER.fullmatch(letter):
+        raise InvalidId(f"pass the id of a dead letter as `dead_letters` shows it, not {letter!r:.100}")
+    return letter
+
+
 def replay(core: Core, spec: MonitorSpec, letter: str, again: bool) -> Flow[int]:
+    check_letter(letter)
     lost: list[ReplyLost] = []
     args = (spec.base, letter, int(again))
     reply = yield from ask(core, spec, "replay", (spec.key("dead"), spec.none), args, key=letter, lost=lost)

@@ -99,8 +99,8 @@ def _zone(name: str) -> ZoneInfo:
 # -- who --------------------------------------------------------------------------------------------------------------
 
 
-def wants(subscriber: Subscriber, change: Change) -> bool:
-    """Does every filter agree?"""
+def wants(subscriber: Subscriber, change: Change, fields: frozenset[str] | None = None) -> bool:
+    """Does every filter agree? `fields`: those of the change, where they are known."""
     s = subscriber
     if not s.enabled or (change.kind == "first" and not s.first):
         return False
@@ -110,7 +110,7 @@ def wants(subscriber: Subscriber, change: Change) -> bool:
         return False
     if change.before is None:  # not known before, or settled: nothing to compare with
         return True
-    if s.fields and not set(s.fields) & set(change.fields):
+    if s.fields and not (frozenset(change.fields) if fields is None else fields).intersection(s.fields):
         return False
     return not s.min_change or any(_moved(name, least, change) for name, least in s.min_change.items())
 

@@ -15,12 +15,11 @@ from holdfast.monitor.page import PageUnreadable
 
 FRAME = struct.Struct("!cI")
 """What comes before each part of a request or reply: its kind and its length."""
-MEMORY = 1 << 30
 
 
-def serve(seconds: float) -> None:
-    """Read pages until standard input ends; each may take so many seconds of computing."""
-    _restrict()
+def serve(seconds: float, memory: int) -> None:
+    """Read pages until standard input ends; each may take so many seconds of computing, and so many bytes."""
+    _restrict(memory)
     source, target = sys.stdin.buffer, os.fdopen(os.dup(sys.stdout.fileno()), "wb")
     extracts: dict[str, Extract] = {}
     while (request := _take(source)) is not None and (body := _take(source)) is not None:
@@ -32,13 +31,13 @@ def serve(seconds: float) -> None:
         target.flush()
 
 
-def _restrict() -> None:
+def _restrict(memory: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGPROF, signal.SIG_DFL)
     with contextlib.suppress(ImportError, ValueError, OSError):  # not every system can
         import resource
 
-        resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+        resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 

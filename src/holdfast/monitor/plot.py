@@ -47,7 +47,7 @@ class _Axis(NamedTuple):
     end: float
 
     def at(self, value: float) -> float:
-        share = (value / 2 - self.low / 2) / (self.high / 2 - self.low / 2)
+        share = (value - self.low) / (self.high - self.low)
         return round(self.start + share * (self.end - self.start), 1)
 
 

@@ -29,6 +29,8 @@ WALL_SECONDS = 30.0
 """However busy the machine is."""
 GRACE = 2.0
 """For one that is to end by itself. It is not killed at once: that would take its exit code away from the loop."""
+MEMORY = 1 << 30
+"""Bytes that the process may have, where the system can tell it so."""
 _MOST_REPLY = 16 * 1_048_576
 _KEPT_ENVIRONMENT = ("PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "PYTHONHOME", "SYSTEMROOT")
 _START = """
@@ -38,7 +40,7 @@ package.__path__ = [sys.argv[2]]
 sys.modules["holdfast"] = package
 sys.path[:] = json.loads(sys.argv[1])
 from holdfast.monitor.page_process import serve
-serve(float(sys.argv[3]))
+serve(float(sys.argv[3]), int(sys.argv[4]))
 """
 """The package is put in place without running its own `__init__`: that imports the client, and takes ten times as long
 as all that is needed here."""
@@ -48,10 +50,11 @@ class Reader:
     """Runs extractions in a process of its own, one after the other.
 
     It is started at the first page, sees no setting and no environment of this one, and is ended by the system when a
-    page takes more than `seconds` of computing, and with this process. Belongs to one event loop. Call `close`."""
+    page takes more than `seconds` of computing, and with this process. A page that needs more than `memory` fails. Belongs to one event loop. Call `close`."""
 
-    def __init__(self, seconds: float = CPU_SECONDS) -> None:
+    def __init__(self, seconds: float = CPU_SECONDS, memory: int = MEMORY) -> None:
         self._seconds = seconds
+        self._memory = memory
         self._process: asyncio.subprocess.Process | None = None
         self._one_at_a_time = asyncio.Lock()
 
@@ -88,7 +91,8 @@ class Reader:
             return self._process
         await self._end()
         self._process = await asyncio.create_subprocess_exec(
-            sys.executable, "-c", _START, json.dumps(sys.path), str(Path(__file__).parents[1]), str(self._seconds),
+            sys.executable, "-c", _START,
+            json.dumps(sys.path), str(Path(__file__).parents[1]), str(self._seconds), str(self._memory),
             stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL,
             env={name: os.environ[name] for name in _KEPT_ENVIRONMENT if name in os.environ},
             start_new_session=True,  # Ctrl-C in the terminal is for who asked, not for it

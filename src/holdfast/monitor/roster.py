@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 from holdfast.engine.aio import AsyncDriver
+from holdfast.engine.calling import in_thread
 from holdfast.engine.core import Core
 from holdfast.errors import HoldfastError
 from holdfast.monitor import flows
@@ -14,8 +16,17 @@ from holdfast.monitor.parts import MonitorParts
 from holdfast.monitor.record import Subscriber
 from holdfast.monitor.spec import MonitorSpec, from_text
 
+T = TypeVar("T")
+STORE_SECONDS = 30.0
+"""A database that does not answer for so long counts as away."""
 FRESH = 60.0
 """Subscribers that somebody changed in the database by hand are noticed after so long."""
+
+
+async def apart(function: Callable[[], T]) -> T:
+    """Call a store in a thread of its own: one that hangs must not use up those that others need."""
+    async with asyncio.timeout(STORE_SECONDS):
+        return await in_thread(function)
 
 
 class Roster:
@@ -41,7 +52,8 @@ class Roster:
     async def of(self, version: int, driver: AsyncDriver) -> Sequence[Subscriber]:
         """All of them, at least as new as this version. Raises if they were never known and cannot be asked for."""
         await self.ready(driver)
-        if version != self._version or self._core.clock() - self._at > FRESH:
+        old = self._core.clock() - self._at > FRESH
+        if version != self._version or (old and not self._lock.locked()):
             await self._load(driver)
         return self.known
 
@@ -71,8 +83,8 @@ class Roster:
             store = self._parts.store
             if store is not None:
                 try:
-                    stored = await asyncio.to_thread(store.subscribers, self._spec.name)
-                except HoldfastError as error:
+                    stored = await apart(lambda: store.subscribers(self._spec.name))
+                except Exception as error:  # a store may raise anything
                     if roll.version != self._version:
                         raise  # they were changed, and nobody may be passed over
                     self._core.warn(f"monitor {self._spec.name}: telling those who subscribed before: {error}")

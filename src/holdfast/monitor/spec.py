@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -19,6 +19,7 @@ from holdfast.settings import MAX_SECONDS
 
 NAME_MAX = 64
 MAX_PARTS = 16
+MAX_WINDOW = 7 * 86_400.0
 KINDS = {b"f": "first", b"c": "changed", b"s": "settled"}
 LATEST = 2**52 / 1e6
 """Times as microseconds stay exact in Lua up to here: the year 2112."""
@@ -51,7 +52,7 @@ class MonitorSpec:
         self.name = name
         self.fields = None if fields is None else check_names("fields", fields)
         self.ignore = check_names("ignore", ignore)
-        self.window = check_seconds("window", window, 0.0, MAX_SECONDS)
+        self.window = check_seconds("window", window, 0.0, MAX_WINDOW)
         kept = s.monitor_keep if keep is None else check_seconds("keep", keep, 0.05, MAX_SECONDS)
         self.keep = max(kept, 2 * self.window)
         self.backlog = s.monitor_backlog if backlog is None else check_count("backlog", backlog, 10, 1_000_000)
@@ -126,7 +127,15 @@ def microseconds(when: float | datetime | None) -> bytes:
 
 def parse_change(monitor: str, number: bytes, fields: Sequence[Any]) -> Change:
     """A change as it stands in the log."""
-    values = dict(zip(fields[::2], fields[1::2], strict=True))
+    try:
+        return _change(monitor, number, dict(zip(fields[::2], fields[1::2], strict=True)))
+    except UnreadablePayload:
+        raise
+    except Exception as error:  # whatever somebody else may have put there
+        raise UnreadablePayload(f"inspect what wrote this change: {error!r}") from None
+
+
+def _change(monitor: str, number: bytes, values: Mapping[bytes, bytes]) -> Change:
     source, key = decode(values[b"i"])
     return Change(
         id=number.decode().rjust(16, "0"), monitor=monitor, source=source,

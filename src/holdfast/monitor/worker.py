@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import functools
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from holdfast.engine.aio import AsyncDriver
@@ -24,17 +24,16 @@ from holdfast.monitor.matching import quiet_for, retry_in, wants
 from holdfast.monitor.outgoing import Outgoing
 from holdfast.monitor.parts import MonitorParts
 from holdfast.monitor.record import Change, Delivery, DeliveryFailed, Push, Sink, Store, Subscriber
-from holdfast.monitor.roster import Roster
+from holdfast.monitor.roster import Roster, apart
 from holdfast.monitor.sinks import make_sink
 from holdfast.monitor.spec import MonitorSpec
 
-PAGE = 200
+PAGE, ENTRIES = 200, 20_000
 READ_LEASE = 15.0
 """Changes that are read at once; a process that died while it read is followed by another after so long."""
 CHECK = 2.0
 """Nobody relies on messages: each loop looks this often by itself."""
-MARGIN = 5.0
-"""A subscriber is taken for the longest time that telling may take, and so much more."""
+LEASE = 15.0
 LIVES = 100
 """Attempts, also those whose process died, after which a message is given up: it may be what ends them."""
 PRUNE_EVERY, KEEP_DAYS = 3600.0, 30.0
@@ -88,6 +87,7 @@ class MonitorWorker:
         self._bell = Bell(5)
         self._stopping = False
         self._sinks.clear()
+        self._telling, self._slow, self._pushes = set(), 0, []
         self._roster = Roster(self._core, self._spec, self._parts)
 
     def stop(self) -> None:
@@ -133,7 +133,7 @@ class MonitorWorker:
         if store is not None and self._pushes:
             pushes, self._pushes = self._pushes, []
             with contextlib.suppress(Exception):
-                await asyncio.to_thread(store.record, pushes)
+                await apart(functools.partial(store.record, pushes))
         await self._outgoing.close()
 
     async def _loop(self, event: asyncio.Event, step: Callable[[], Awaitable[float]]) -> None:
@@ -155,9 +155,11 @@ class MonitorWorker:
 
     async def _read(self, reader: str, deal: Callable[[Page, str], Awaitable[None]]) -> float:
         core, spec = self._core, self._spec
+        # Not more than a script can put into queues while others wait.
+        count = max(5, min(PAGE, ENTRIES // max(1, len(self._roster.known))))
         token = core.client_id
         page = await self._driver.run(
-            flows.peek(core, spec, reader, token, PAGE, READ_LEASE, self._parts.store is not None)
+            flows.peek(core, spec, reader, token, count, READ_LEASE, self._parts.store is not None)
         )
         if page is None or page.begin == page.end:
             return CHECK
@@ -169,17 +171,20 @@ class MonitorWorker:
     async def _fan_out(self, page: Page, token: str) -> None:
         subscribers = await self._roster.of(page.version, self._driver)
         wanted = []
-        for subscriber in subscribers:
-            changes = [change for change in page.changes if self._wants(subscriber, change)]
+        fields = {change.id: frozenset(change.fields) for change in page.changes}
+        for number, subscriber in enumerate(subscribers):
+            if number % 50 == 49:
+                await asyncio.sleep(0)  # others want to go on, too
+            changes = [change for change in page.changes if self._wants(subscriber, change, fields[change.id])]
             if changes:
                 wanted.append((subscriber, quiet_for(subscriber, page.at), changes))
         await self._driver.run(flows.pump(self._core, self._spec, "deliver", token, page, wanted))
         self._bell.ring()
 
-    def _wants(self, subscriber: Subscriber, change: Change) -> bool:
+    def _wants(self, subscriber: Subscriber, change: Change, fields: frozenset[str]) -> bool:
         """What cannot be judged is told: rather once too often than not at all, and others must not wait for it."""
         try:
-            return wants(subscriber, change)
+            return wants(subscriber, change, fields)
         except Exception as error:
             self._core.warn(f"monitor {self._spec.name}: mend the filters of {subscriber.name!r}: {error!r}")
             return True
@@ -187,8 +192,22 @@ class MonitorWorker:
     async def _keep(self, page: Page, token: str) -> None:
         store = self._parts.store
         if page.changes and store is not None:
-            await asyncio.to_thread(store.keep, self._spec.name, page.changes)
+            await self._store(store, page.changes)
         await self._driver.run(flows.pump(self._core, self._spec, "history", token, page, ()))
+
+    async def _store(self, store: Store, changes: Sequence[Change]) -> None:
+        """What a store refuses for good must not keep the others out."""
+        name = self._spec.name
+        try:
+            await apart(lambda: store.keep(name, changes))
+        except (ValueError, TypeError) as error:  # ConfigurationError is one
+            if len(changes) > 1:
+                for change in changes:
+                    await self._store(store, [change])
+                return
+            self._core.warn(f"monitor {name}: the store refuses a change: {error}")
+            if self._core.events:
+                self._core.events.emit(Dropped(name, "history", "refused by the store"))
 
     async def _settle(self) -> float:
         count, wait = await self._driver.run(flows.settle(self._core, self._spec))
@@ -206,15 +225,13 @@ class MonitorWorker:
             return CHECK  # whoever is done rings
         # Those that failed last get half of the hands at most: many dead ones must not keep the others waiting.
         slow = min(free, max(1, workers // 2) - self._slow)
-        longest = max((one.timeout for one in self._roster.known), default=10.0)
-        lease = longest + MARGIN
         asked = core.clock()
         calls = tuple(self._parts.calls)
         store = self._parts.store is not None
-        found = await self._driver.run(flows.take(core, self._spec, calls, store, free, max(0, slow), lease))
+        found = await self._driver.run(flows.take(core, self._spec, calls, store, free, max(0, slow), LEASE))
         for telling in found.tellings:
             self._slow += telling.slow
-            task = asyncio.get_running_loop().create_task(self._tell(telling, found, asked, lease))
+            task = asyncio.get_running_loop().create_task(self._tell(telling, found, asked))
             self._telling.add(task)
             task.add_done_callback(functools.partial(self._told, telling.slow))
         if found.tellings:
@@ -228,9 +245,13 @@ class MonitorWorker:
         if not task.cancelled() and (error := task.exception()) is not None:
             self._core.warn(f"monitor {self._spec.name}: {type(error).__name__}: {error}")
 
-    async def _tell(self, telling: Telling, found: Round, asked: float, lease: float) -> None:
+    async def _tell(self, telling: Telling, found: Round, asked: float) -> None:
         core, spec = self._core, self._spec
-        subscriber = await self._roster.get(telling.subscriber, found.version, self._driver)
+        try:
+            subscriber = await self._roster.get(telling.subscriber, found.version, self._driver)
+        except Exception:
+            await self._finish(telling, "later", CHECK)
+            raise
         if subscriber is None:
             await self._driver.run(flows.strike(core, spec, telling.subscriber))
             return
@@ -247,12 +268,13 @@ class MonitorWorker:
             tuple(telling.changes), telling.attempt, now,
         )  # fmt: skip
         started = core.clock()
-        if started - asked > lease - subscriber.timeout:
+        left = telling.lease - (started - asked) - 1.0
+        if left <= 0:
             return  # taken so long ago that another process may tell it before this one has: it comes again
         try:
             if telling.attempt > LIVES:
                 raise DeliveryFailed(f"look at what ends its workers: {LIVES} attempts came to nothing", retry=False)
-            async with asyncio.timeout(subscriber.timeout):
+            async with asyncio.timeout(min(subscriber.timeout, left)):
                 detail = await self._sink(subscriber).send(delivery)
         except Exception as error:  # whatever a sink raises is a failure
             await self._failed(subscriber, telling, delivery, error, core.clock() - started)
@@ -316,7 +338,7 @@ class MonitorWorker:
             pushes, self._pushes = self._pushes, []
             if pushes:
                 try:
-                    await asyncio.to_thread(store.record, pushes)
+                    await apart(functools.partial(store.record, pushes))
                 except BaseException:
                     self._pushes = [*pushes, *self._pushes]
                     raise
@@ -334,7 +356,7 @@ class MonitorWorker:
                 waited += 1.0
             if not self._stopping:
                 try:
-                    await asyncio.to_thread(store.prune, self._spec.name, KEEP_DAYS * 86_400.0)
+                    await apart(lambda: store.prune(self._spec.name, KEEP_DAYS * 86_400.0))
                 except Exception as error:  # a store may raise anything
                     self._core.warn(f"monitor {self._spec.name}: old history is still there: {error}")
 
@@ -344,7 +366,7 @@ class MonitorWorker:
 
         outgoing = self._parts.outgoing(max_bytes=MOST_BYTES)
         source = fetcher(self._core, self._driver, self._spec, self._parts, outgoing)
-        running = asyncio.get_running_loop().create_task(source.run())
+        running = asyncio.get_running_loop().create_task(self._look_at_pages(source))
         try:
             while not self._stopping and not running.done():
                 await asyncio.wait([running], timeout=0.2)
@@ -354,3 +376,12 @@ class MonitorWorker:
             running.cancel()
             await asyncio.gather(running, return_exceptions=True)
             await outgoing.close()
+
+    async def _look_at_pages(self, source: Any) -> None:
+        while not self._stopping:
+            try:
+                await source.run()
+                return
+            except Exception as error:  # whatever it is, the others go on
+                self._core.warn(f"monitor {self._spec.name}: looking at pages failed: {type(error).__name__}: {error}")
+                await asyncio.sleep(CHECK)

@@ -102,17 +102,17 @@ class Monitor:
         return register
 
     def process(
-        self, source: str, thread: Any, raw: Any, *, within: float = 86_400.0, lease: float = 30.0
+        self, source: str, job: Any, raw: Any, *, within: float = 86_400.0, lease: float = 30.0
     ) -> Sequence[Observed] | None:
-        """Parse a raw result and observe what it says, once in the fleet for each `thread`. None: somebody has, or does.
+        """Parse a raw result and observe what it says, once in the fleet for each `job`. None: somebody has, or does.
 
-        When the parser raises, or this worker dies, the next one who comes with that thread does it."""
+        When the parser raises, or this worker dies, the next one who comes with that job does it."""
         parser = self._parts.parsers.get(source)
         if parser is None:
             raise ConfigurationError(f"register a parser first: @monitor.parser({source!r})")
         check_seconds("within", within, 0.001, MARK_MAX)
         check_seconds("lease", lease, 0.05, 86_400.0)
-        place = Space(self._core, f"thread:{self.name}").place((source, thread))
+        place = Space(self._core, f"job:{self.name}").place((source, job))
         claim = Claim(self._core, self._driver, place, lease=lease, within=within, wait=0.0, policy="raise")
         with claim as mine:
             if not mine:
@@ -246,6 +246,6 @@ class Monitor:
     def _store(self, what: str) -> Store:
         if self._parts.store is None:
             raise ConfigurationError(
-                f'pass a store for {what}: hf.monitor({self.name!r}, store=MonitorStore("sqlite:///monitor.db"))'
+                f'pass a store for {what}: hf.monitor({self.name!r}, store=MonitorStore("sqlite:///monitor.db").open())'
             )
         return self._parts.store

@@ -43,13 +43,13 @@ local function told_text(thing)
   return table.concat(parts)
 end
 
--- When this state was told within the window; forgets what is older.
+-- When this state was told within the window; forgets what is older. A window below 0 has no end and holds back nothing.
 local function told_at(thing, digest, window)
   local kept, found = {}, nil
   for _, one in ipairs(thing.when) do
-    if one[2] > now - window then
+    if window < 0 or one[2] > now - window then
       kept[#kept + 1] = one
-      if one[1] == digest then found = one[2] end
+      if one[1] == digest and window >= 0 then found = one[2] end
     end
   end
   thing.when = kept

@@ -16,6 +16,10 @@ local DAY = 86400000
 
 local function base_key(name) return ARGV[1] .. name end
 
+local function known(text)
+  return text and text ~= '' and tonumber(text) or 0
+end
+
 local function keep(name) call('PEXPIRE', base_key(name), KEEP) end
 
 -- Has everybody who reads the log come so far? Those who keep history count while they live: there may be none any more.
@@ -37,7 +41,11 @@ end
 
 local last
 local function add(kind, identity, before, after, observed)
-  if not last then last = tonumber(call('GET', base_key('seq')) or '0') end
+  if not last then
+    -- Also after what readers have seen: a failover may have forgotten the number, and set the clock back.
+    local told, kept = unpack(call('HMGET', base_key('cur'), 'deliver', 'history'))
+    last = math.max(known(call('GET', base_key('seq'))), known(told), known(kept))
+  end
   last = math.max(last + 1, now_us)
   call('XADD', base_key('log'), string.format('%d-0', last), 'k', kind, 'i', identity, 'b', before, 'a', after, 'o',
     string.format('%d', observed))
@@ -49,11 +57,8 @@ local function added()
   if not last then return end
   call('SET', base_key('seq'), string.format('%d', last), 'PX', KEEP)
   keep('log')
+  keep('cur')
   call('SPUBLISH', base_key('ch'), '1')
-end
-
-local function known(text)
-  return text and text ~= '' and tonumber(text) or 0
 end
 
 -- A change whole: its time and its fields, each with its length before it.

@@ -39,6 +39,7 @@ local function bury()
 end
 
 call('HSET', state, 'token', '', 'ended', ARGV[3])
+if outcome == 'later' then call('HSET', state, 'attempt', math.max(0, known(attempt) - 1)) end
 if outcome == 'again' then
   call('HSET', state, 'failed', known(failed) + 1, 'bad', known(bad) + 1)
 elseif outcome ~= 'later' or known(failed) + known(attempt) <= 1 then

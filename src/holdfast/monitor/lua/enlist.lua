@@ -10,6 +10,11 @@
 -- include time
 -- include log
 local changed = #ARGV == 1
+if changed then
+  -- Somebody has changed those in SQL: processes that do not know these must not read on for all.
+  call('HSET', base_key('cur'), 'history@', string.format('%d', now))
+  keep('cur')
+end
 for i = 2, #ARGV, 2 do
   if call('HGET', KEYS[1], ARGV[i]) ~= ARGV[i + 1] then
     call('HSET', KEYS[1], ARGV[i], ARGV[i + 1])

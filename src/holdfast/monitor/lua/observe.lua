@@ -15,6 +15,7 @@
 -- include time
 -- include told
 -- include log
+local RECENT = 2  -- changes whose operations are remembered, so that a late repeat is known
 local life, window, most, answer = ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5]), {'found'}
 
 local function put(i, thing) call('SET', KEYS[i], told_text(thing), 'PX', life) end
@@ -32,9 +33,9 @@ local function other_state(i, text, digest, state, identity, observed)
   local thing = parse_told(text)
   if not (window > 0 and told_at(thing, digest, window)) and not room(most) then return 'full', 0, '' end
   local before, reason, wait = thing.state, nil, nil
-  reason, wait = moved(thing, digest, state, window, ARGV[2])
+  reason, wait = moved(thing, digest, state, window == 0 and -1 or window, ARGV[2])
   thing.observed, thing.before = observed, window > 0 and identity or ''
-  if window == 0 then thing.when = {} end
+  while window == 0 and #thing.when > RECENT do table.remove(thing.when, 1) end
   local name = string.sub(KEYS[i], #ARGV[1] + 3)
   if reason == 'changed' then
     thing.number = add('c', identity, before, state, observed)
@@ -60,12 +61,16 @@ local function again(text)
 end
 
 local function look(i, digest, state, identity, when)
-  local observed = when == '' and now_us or tonumber(when)
   local text = call('GET', KEYS[i])
-  if not text then return first_seen(i, digest, state, identity, observed) end
+  if not text then return first_seen(i, digest, state, identity, when == '' and now_us or tonumber(when)) end
   local same = digest_now(text) == digest
   if same and string.sub(text, 1, 8) == ARGV[2] then return again(text) end
+  if not same and told_by(parse_told(text), digest, ARGV[2]) then  -- and another one came after it
+    return 'changed', 0, ''
+  end
   local seen = struct.unpack('>d', text, 10)
+  -- Now is never older, whatever the clock does.
+  local observed = when == '' and math.max(now_us, seen + 1) or tonumber(when)
   -- Of two that say the same time the first one stands: else a copy that comes late would turn it back.
   if observed < seen or (observed == seen and not same) then return 'older', 0, '' end
   if not same then return other_state(i, text, digest, state, identity, observed) end

@@ -8,8 +8,8 @@
 --       4 from        where its changes began
 --       5 to          the last of them: the next reader begins after it
 --       6 version     of the subscribers that were asked
---       7.. each      subscriber, list it is due in, ms to wait, ms between two messages, changes in one message, how
---                     many changes for it follow, then these
+--       7.. each      subscriber, list it is due in, ms to wait, ms between two messages, changes in one message, ms that
+--                     telling it may take, how many changes for it follow, then these
 -- returns settled | late
 -- settled: how many were dropped because a subscriber has too many. late: another process has read on from there, or
 -- the subscribers are others by now
@@ -20,6 +20,7 @@ local now_at = call('HGET', base_key('cur'), ARGV[2])
 local lock = base_key('p:' .. ARGV[2])
 if call('GET', lock) == ARGV[3] then call('DEL', lock) end
 if now_at == ARGV[5] and ARGV[4] ~= ARGV[5] then return {'settled', 0} end  -- the reply was lost
+if known(call('GET', base_key('seq'))) < tonumber(ARGV[5]) then return {'late'} end  -- a failover has forgotten them
 if now_at ~= ARGV[4] or (call('GET', base_key('subs')) or '0') ~= ARGV[6] then return {'late'} end
 
 local function shorten(who)
@@ -35,20 +36,30 @@ end
 
 local at, dropped = 7, 0
 while at <= #ARGV do
-  local who, list, wait, pause, most, count =
-    ARGV[at], ARGV[at + 1], tonumber(ARGV[at + 2]), tonumber(ARGV[at + 3]), ARGV[at + 4], tonumber(ARGV[at + 5])
+  local who, list, wait, pause = ARGV[at], ARGV[at + 1], tonumber(ARGV[at + 2]), tonumber(ARGV[at + 3])
+  local most, lease, count = ARGV[at + 4], ARGV[at + 5], tonumber(ARGV[at + 6])
   local state, queue = base_key('d:' .. who), base_key('q:' .. who)
-  for i = at + 6, at + 5 + count do call('RPUSH', queue, ARGV[i]) end
+  local bad, told = unpack(call('HMGET', state, 'bad', 'told'))
+  local items = {}
+  for i = at + 7, at + 6 + count do
+    local item = ARGV[i]
+    if wait > 0 or pause > 0 or known(bad) > 0 then
+      -- It will wait, perhaps for longer than the log keeps the change: it gets it whole.
+      local change = change_of(item)
+      if change then item = whole(change[1], change[2]) end
+    end
+    items[#items + 1] = item
+  end
+  call('RPUSH', queue, unpack(items))
   dropped = dropped + shorten(who)
-  call('HSET', state, 'most', most, 'list', list)
+  call('HSET', state, 'most', most, 'list', list, 'lease', lease)
   call('PEXPIRE', queue, KEEP)
   call('PEXPIRE', state, KEEP)
-  local bad, told = unpack(call('HMGET', state, 'bad', 'told'))
   local where = base_key((list == 'due' and known(bad) > 0) and 'slow' or list)
   -- Who is due already stays where it is: it may be told at this moment, or wait for its next try.
   call('ZADD', where, 'NX', math.max(now + wait, known(told) + pause), who)
   call('PEXPIRE', where, KEEP)
-  at = at + 6 + count
+  at = at + 7 + count
 end
 call('HSET', base_key('cur'), ARGV[2], ARGV[5])
 keep('cur')

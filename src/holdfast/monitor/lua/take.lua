@@ -5,12 +5,12 @@
 --       3.. lists     zset
 -- ARGV  1 base        what the monitor's keys start with
 --       2 slow        subscribers at most of those that failed last
---       3 lease       ms after which another process tells it
+--       3 lease       ms after which another process tells it, where the subscriber says nothing else
 --       4.. tokens    one for each subscriber that may be taken
 -- returns taken
 -- taken: server time in microseconds, ms until the next is due (-1: none), version of the subscribers, then for each its
--- name, token, first change, number of changes, attempt, failures, how many changes are gone, the changes, and 1 if it
--- failed last
+-- name, token, first change, number of changes, attempt, failures, how many changes are gone, the changes, 1 if it failed
+-- last, and ms for which it is this process's
 
 -- include time
 -- include log
@@ -19,7 +19,9 @@ local free, slow, soonest = 4, tonumber(ARGV[2]), -1
 
 local function give(list, who)
   local state, queue = base_key('d:' .. who), base_key('q:' .. who)
-  local count, attempt, most, failed = unpack(call('HMGET', state, 'count', 'attempt', 'most', 'failed'))
+  local count, attempt, most, failed, lease =
+    unpack(call('HMGET', state, 'count', 'attempt', 'most', 'failed', 'lease'))
+  lease = known(lease) > 0 and known(lease) or tonumber(ARGV[3])
   count, attempt = known(count), known(attempt)
   if count == 0 then
     count, attempt = math.min(call('LLEN', queue), math.max(1, known(most))), 0
@@ -34,14 +36,15 @@ local function give(list, who)
   if string.sub(first, 1, 1) == '!' then first = change_of(first)[1] end
   call('HSET', state, 'token', token, 'count', count, 'attempt', attempt + 1)
   call('PEXPIRE', state, KEEP)
-  call('ZADD', list, now + ARGV[3], who)
+  call('ZADD', list, now + lease, who)
   free = free + 1
   answer[#answer + 1] = {
     who, token, first, #items, attempt + 1, known(failed), gone, changes, list == KEYS[2] and 1 or 0,
+    lease,
   }
 end
 
-for i = #KEYS, 2, -1 do
+for i = 2, #KEYS do
   local most = #ARGV - free + 1
   if i == 2 then most = math.min(most, slow) end
   if most > 0 then

@@ -1,0 +1,248 @@
+"""`python -m chaos monitor`: nodes observe and tell, and are killed and frozen; receivers fail; then it is checked."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from chaos.checker.monitor import Account, Evidence, Fact, Told, check, told
+from chaos.faults.schedule import RUN_KINDS, Fault, draw
+from chaos.faults.stage import Stage, Workers
+from chaos.history.journal import Journal, entries
+from chaos.runs import begin
+from chaos.traffic import venues as v
+from chaos.traffic.endpoints import Endpoints
+from chaos.traffic.observer import SAFEGUARDS, Node
+from holdfast import Holdfast
+from holdfast.memory import MonitorStore
+
+PACE = 0.4
+AWAY = "receiver away"
+AWAY_SECONDS = 3.0
+KINDS = {server: (*kinds, AWAY) for server, kinds in RUN_KINDS.items()}
+LETTERS_AT_ONCE = 1000
+WAITING = ("q:", "due", "slow", "call:", "wait", "p:")
+"""Keys that are there while something waits."""
+
+
+class MonitorPlan(NamedTuple):
+    server: str = "single"
+    guard: str = "on"
+    schedule: int = 1
+    workers: int = 8
+    venues: int = 1000
+    steps: int = 8
+    seconds: float = 60.0
+    """In which all results come up; a node may get them later."""
+    window: float = 0.0
+    database: str = ""
+    """An empty PostgreSQL; without one a file of SQLite is made."""
+    only: str = ""
+    """The one kind of fault that there is; empty: all kinds; `none`: none."""
+    without: str = ",".join(SAFEGUARDS)
+    """The safeguards that are out with the guard off."""
+    patience: float = 120.0
+    """Seconds, after the last fault, in which everything must be observed and told."""
+
+
+class MonitorOutcome(NamedTuple):
+    account: Account
+    faults: dict[str, int]
+    seconds: float
+
+
+def run(plan: MonitorPlan, folder: Path, say: Callable[[str], None] = lambda _: None) -> MonitorOutcome:
+    """Bounded in time by the seconds of traffic and the patience after it; every process it starts is ended."""
+    started = time.monotonic()
+    database = plan.database or f"sqlite:///{folder / 'monitor.db'}"
+    with (
+        Stage(plan.server, [f"monitor.{v.MONITOR}"]) as stage,
+        Endpoints() as receivers,
+        MonitorStore(database) as store,
+    ):
+        judge = Judge(plan, folder, stage, receivers, store)
+        asyncio.run(judge.subscribe())
+        workers = Workers(_node(plan, stage.url, folder, database), plan.workers, v.PAUSE)
+        try:
+            begin(folder, plan.workers)
+            _misbehave(plan, stage, receivers, workers, say)
+            stage.heal()
+            workers.heal()
+            say("faults are over; waiting until all is observed and told")
+            asyncio.run(judge.drain(workers))
+        finally:
+            workers.stop()
+        evidence = asyncio.run(judge.collect(workers.died))
+        faults = stage.done
+    account = check(evidence)
+    account.happened["nodes killed"] = workers.killed
+    account.happened["nodes frozen"] = workers.paused
+    account.happened["dead letters replayed"] = judge.letters_replayed
+    account.happened["refused or spoiled by receivers"] = sum(one.refused for one in receivers.all.values())
+    return MonitorOutcome(account, faults, time.monotonic() - started)
+
+
+def _node(plan: MonitorPlan, url: str, folder: Path, database: str) -> list[str]:
+    options = [
+        part
+        for name in ("schedule", "venues", "steps", "seconds", "window")
+        for part in (f"--{name}", str(getattr(plan, name)))
+    ]
+    without = plan.without if plan.guard == "off" else ""
+    return [
+        sys.executable, "-m", "chaos.traffic.observer", url, str(folder), database, "--nodes", str(plan.workers),
+        "--without", without, *options,
+    ]  # fmt: skip
+
+
+def _misbehave(
+    plan: MonitorPlan, stage: Stage, receivers: Endpoints, workers: Workers, say: Callable[[str], None]
+) -> None:
+    kinds = {plan.server: (plan.only,)} if plan.only else KINDS
+    for fault in draw(plan.schedule, plan.server, plan.seconds, kinds, PACE):
+        time.sleep(fault.after)
+        if plan.only != "none":
+            say(f"  {fault.kind}")
+            _strike(fault, stage, receivers, workers)
+
+
+def _strike(fault: Fault, stage: Stage, receivers: Endpoints, workers: Workers) -> None:
+    if fault.kind == AWAY:
+        stage.done[AWAY] = stage.done.get(AWAY, 0) + 1
+        receivers.leave(AWAY_SECONDS)
+    else:
+        stage.strike(fault, workers)
+
+
+class Judge:
+    """Subscribes, waits, replays what is dead, and collects what all of them say."""
+
+    def __init__(
+        self, plan: MonitorPlan, folder: Path, stage: Stage, receivers: Endpoints, store: MonitorStore
+    ) -> None:
+        self._plan = plan
+        self._folder = folder
+        self._stage = stage
+        self._receivers = receivers
+        self._store = store
+        self._items = v.items(plan.schedule, plan.venues, plan.steps, plan.seconds)
+        self._truth = {venue: v.truth(plan.schedule, venue, plan.steps) for venue in range(plan.venues)}
+        self._replayed: dict[str, set[str]] = defaultdict(set)
+        self.letters_replayed = 0
+
+    def _client(self) -> Holdfast:
+        return Holdfast(self._stage.url, retry_for=20.0)
+
+    async def subscribe(self) -> None:
+        async with self._client() as hf:
+            venues = v.monitor(hf, self._store, self._plan.window)
+            for subscriber in v.subscribers(self._receivers.urls):
+                await venues.subscribe(subscriber)
+
+    # -- after the faults ---------------------------------------------------------------------------------------
+
+    async def drain(self, workers: Workers) -> None:
+        """Until nothing waits any more, or the patience is over: what is left then is for the check."""
+        give_up = time.monotonic() + self._plan.patience
+        while len(self._finished()) < self._plan.workers and time.monotonic() < give_up:
+            await asyncio.sleep(0.2)
+        async with self._client() as hf:
+            venues = v.monitor(hf, self._store, self._plan.window)
+            node = Node(-1, venues, Journal(self._folder, "judge"), self._items)
+            if self._stage.done.get("failover"):
+                # Whatever a failover forgot: the next look at each venue finds it.
+                rows = [rows[-1] for rows in self._truth.values()]
+                await venues.observe_many([(v.source_of(r.venue), r.key, r.state, r.observed_at) for r in rows])
+            await asyncio.sleep(v.TASK_LEASE)
+            for item in self._items:  # whoever had claimed a page may have been killed
+                if item.source == v.FEED:
+                    await node.process(-1, item)
+            self._receivers.heal()
+            while True:
+                while self.waiting() and time.monotonic() < give_up:
+                    await asyncio.sleep(0.2)
+                letters = await venues.dead_letters(LETTERS_AT_ONCE)
+                if not letters or time.monotonic() > give_up:
+                    return
+                for letter in letters:
+                    self._replayed[letter.subscriber].update(change.id for change in letter.changes)
+                    await venues.replay(letter.id)
+                    self.letters_replayed += 1
+
+    def _finished(self) -> set[int]:
+        return {line["node"] for line in entries(self._folder, "node*") if line["what"] == "finished"}
+
+    def waiting(self) -> list[str]:
+        """What of the monitor is still to be done, as the server has it."""
+        base = f"hf:{{monitor.{v.MONITOR}}}:"
+        found = []
+        for server in self._stage.primaries():
+            with server.client() as client:
+                names = [name.decode() for name in client.scan_iter(match=f"{base}*", count=1000)]
+                found += [name for name in names if name.removeprefix(base).startswith(WAITING)]
+                if f"{base}log" not in names:
+                    continue
+                ((last, _),) = client.xrevrange(f"{base}log", count=1)
+                read = client.hgetall(f"{base}cur")
+                for reader in ("deliver", "history"):
+                    if read.get(reader.encode(), b"0") != last[:-2]:
+                        found.append(f"{reader} is at {read.get(reader.encode())}, the log at {last}")
+        return found
+
+    # -- what came of it ----------------------------------------------------------------------------------------
+
+    async def collect(self, died: int) -> Evidence:
+        plan, journal = self._plan, list(entries(self._folder))
+        async with self._client() as hf:
+            venues = v.monitor(hf, self._store, plan.window)
+            places = {venue: (v.source_of(venue), v.key_of(venue)) for venue in self._truth}
+            known = {venue: await venues.get(*place) for venue, place in places.items()}
+            history = {venue: self._store.history(v.MONITOR, *place, limit=10_000) for venue, place in places.items()}
+            status = await venues.status()
+        left = [*self.waiting(), *(f"{number} for {name}" for name, number in status.waiting.items() if number)]
+        if len(self._finished()) < plan.workers:
+            left.append(f"only nodes {self._finished()} observed everything")
+        delivered = {
+            name: [
+                push.delivery
+                for push in self._store.pushes(v.MONITOR, name, limit=10_000)
+                if push.outcome == "delivered"
+            ]
+            for name in v.EVERYBODY
+        }
+        return Evidence(
+            items=self._items, truth=self._truth, history=history, known=known, journal=journal,
+            told=self._told(journal), delivered=delivered, replayed=self._replayed, letters=status.dead_letters,
+            left=left, eternal=self._eternal(), died=died, faults=sum(self._stage.done.values()), window=plan.window,
+            forgetful=self._stage.done.get("failover", 0) > 0,
+        )  # fmt: skip
+
+    def _told(self, journal: list[dict[str, Any]]) -> dict[str, list[Told]]:
+        found = {
+            name: [
+                told(one.key, one.body, one.at, answered=one.answered, signed=one.signed) for one in list(to.accepted)
+            ]
+            for name, to in self._receivers.all.items()
+        }
+        found[v.FUNCTION] = [
+            Told(line["id"], json.dumps(line["changes"]), [Fact(*change) for change in line["changes"]], line["clock"])
+            for line in sorted((line for line in journal if line["what"] == "told"), key=lambda line: line["clock"])
+        ]
+        return found
+
+    def _eternal(self) -> list[str]:
+        found = []
+        for server in self._stage.primaries():
+            with server.client() as client:
+                names = list(client.scan_iter(count=1000))
+                pipe = client.pipeline(transaction=False)
+                for name in names:
+                    pipe.pttl(name)
+                found += [name.decode() for name, life in zip(names, pipe.execute(), strict=True) if life == -1]
+        return found
