@@ -150,7 +150,7 @@ class Judge:
     async def drain(self, workers: Workers) -> None:
         """Until nothing waits any more, or the patience is over: what is left then is for the check."""
         give_up = time.monotonic() + self._plan.patience
-        while len(self._finished()) < self._plan.workers and time.monotonic() < give_up:
+        while len(self._finished()) < self._plan.workers and time.monotonic() < give_up:  # noqa: ASYNC110
             await asyncio.sleep(0.2)
         async with self._client() as hf:
             venues = v.monitor(hf, self._store, self._plan.window)
@@ -165,7 +165,7 @@ class Judge:
                     await node.process(-1, item)
             self._receivers.heal()
             while True:
-                while self.waiting() and time.monotonic() < give_up:
+                while self.waiting() and time.monotonic() < give_up:  # noqa: ASYNC110 - others work
                     await asyncio.sleep(0.2)
                 letters = await venues.dead_letters(LETTERS_AT_ONCE)
                 if not letters or time.monotonic() > give_up:
@@ -224,16 +224,15 @@ class Judge:
         )  # fmt: skip
 
     def _told(self, journal: list[dict[str, Any]]) -> dict[str, list[Told]]:
-        found = {
-            name: [
-                told(one.key, one.body, one.at, answered=one.answered, signed=one.signed) for one in list(to.accepted)
-            ]
-            for name, to in self._receivers.all.items()
-        }
+        found = {name: [told(one) for one in list(to.accepted)] for name, to in self._receivers.all.items()}
+        lines = sorted((line for line in journal if line["what"] == "told"), key=lambda line: line["clock"])
         found[v.FUNCTION] = [
-            Told(line["id"], json.dumps(line["changes"]), [Fact(*change) for change in line["changes"]], line["clock"])
-            for line in sorted((line for line in journal if line["what"] == "told"), key=lambda line: line["clock"])
-        ]
+            Told(
+                line["id"], line["attempt"], json.dumps(line["changes"]), [Fact(*change) for change in line["changes"]],
+                line["clock"], line["answered"],
+            )
+            for line in lines
+        ]  # fmt: skip
         return found
 
     def _eternal(self) -> list[str]:

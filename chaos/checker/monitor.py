@@ -10,6 +10,7 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 from chaos.checker.runs import Account as RunsAccount
+from chaos.traffic.endpoints import Accepted
 from chaos.traffic.venues import EVERYBODY, FEED, INTERVAL, Item, Row, key_of, source_of, wanted
 from holdfast.monitor.record import Snapshot
 
@@ -42,6 +43,7 @@ class Told(NamedTuple):
     """A message that a subscriber accepted."""
 
     key: str
+    attempt: int
     body: str
     changes: Sequence[Fact]
     at: float
@@ -49,11 +51,11 @@ class Told(NamedTuple):
     signed: bool = True
 
 
-def told(key: str, body: bytes | str, at: float, **more: Any) -> Told:
+def told(one: Accepted) -> Told:
     """As it came over HTTP."""
-    text = body.decode() if isinstance(body, bytes) else body
-    changes = [Fact(*(one[name] for name in Fact._fields)) for one in json.loads(text)["changes"]]
-    return Told(key, text, changes, at, **more)
+    text = one.body.decode()
+    changes = [Fact(*(change[name] for name in Fact._fields)) for change in json.loads(text)["changes"]]
+    return Told(one.key, one.attempt, text, changes, one.at, one.answered, one.signed)
 
 
 @dataclass
@@ -199,7 +201,7 @@ def _subscriber(
 def _firsts(account: Account, name: str, messages: Sequence[Told], faults: int) -> list[Told]:
     """Each message once. What comes again under its key must be the same, and must have a reason."""
     firsts: dict[str, Told] = {}
-    answered: set[str] = set()
+    answered: dict[str, int] = {}
     for one in messages:
         if not one.signed:
             account.wrong("signatures", name, one.key)
@@ -207,12 +209,13 @@ def _firsts(account: Account, name: str, messages: Sequence[Told], faults: int) 
         if first is not one:
             if first.body != one.body:
                 account.wrong("bodies", name, f"{one.key} was {first.body[:200]} and is {one.body[:200]}")
-            known = one.key in answered
+            # What a receiver takes late was sent before it answered the next attempt.
+            known = one.attempt > answered.get(one.key, one.attempt)
             account.happened["came again: sender lost" if known else "came again: answer lost"] += 1
             if known and not faults:
                 account.wrong("repeats", name, f"{one.key} was answered, and came again although nothing had failed")
         if one.answered:
-            answered.add(one.key)
+            answered.setdefault(one.key, one.attempt)
     return list(firsts.values())
 
 

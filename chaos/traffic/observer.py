@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import holdfast.monitor.flows as telling
 import holdfast.monitor.worker as working
 from chaos.history.journal import Journal, entries, wait_to_begin
 from chaos.traffic import venues as v
@@ -30,7 +31,7 @@ LINGER = 0.1
 
 SAFEGUARDS: dict[str, tuple[tuple[str, str, str], ...]] = {
     "older": (("observe", "observed < seen or (observed == seen and not same)", "false"),),
-    "cursor": (("pump", "if now_at ~= ARGV[4] then return {'late'} end", ""),),
+    "cursor": (("pump", "if now_at ~= ARGV[4] or ", "if "),),
     "token": (("done", "if token ~= ARGV[3] then return {'not_held'} end", ""),),
     "batch": (("take", "if count == 0 then\n    count", "do\n    count"),),
 }
@@ -56,7 +57,7 @@ class Careless(Scripts):
 
 def hurry() -> None:
     """Short leases, so that who is frozen loses them; and some time between reading and what follows."""
-    working.READ_LEASE, working.MARGIN = v.READ_LEASE, v.MARGIN
+    working.READ_LEASE, telling.MARGIN = v.READ_LEASE, v.MARGIN
     for name in ("_fan_out", "_keep"):
         setattr(working.MonitorWorker, name, lingering(getattr(working.MonitorWorker, name)))
 
@@ -97,17 +98,18 @@ class Node:
 
     async def told(self, delivery: Delivery) -> None:
         """The function that subscribes. Written down is accepted; what it raises then is a lost answer."""
-        chance = self._draw.random()
+        how = self._draw.choices(("well", "before", "after"), (8, 1, 1))[0]
         await asyncio.sleep(self._draw.random() * 0.1)
-        if chance < 0.1:
+        if how == "before":
             raise ValueError("on purpose, before")
         changes = [
             [one.id, one.source, one.key, one.kind, one.before, one.after, one.observed_at] for one in delivery.changes
         ]
         self._journal.write(
-            "told", "", id=delivery.id, attempt=delivery.attempt, changes=changes, clock=time.monotonic()
+            "told", "", id=delivery.id, attempt=delivery.attempt, changes=changes, clock=time.monotonic(),
+            answered=how == "well",
         )  # fmt: skip
-        if chance < 0.2:
+        if how == "after":
             raise ValueError("on purpose, after")
 
     async def observe(self, begin: float, todo: list[tuple[float, int, int]]) -> None:
@@ -183,7 +185,7 @@ async def main(options: argparse.Namespace) -> None:
             asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, hf.stop_work)
             begin = await wait_to_begin(folder, journal)
             observing = asyncio.create_task(node.observe(begin, todo))
-            observing.add_done_callback(lambda task: task.cancelled() or task.exception() and hf.stop_work())
+            observing.add_done_callback(lambda task: task.cancelled() or (task.exception() and hf.stop_work()))
             await hf.work()
             if observing.done():
                 observing.result()

@@ -16,7 +16,7 @@ SITE, FEED = "site", "feed"
 FUNCTION = "function"
 """The subscriber that is a function of the nodes."""
 SECRET = "whsec_Y2hhb3Mtb2Ytbm9kZXM="
-TIMEOUT, MARGIN, READ_LEASE, TASK_LEASE = 1.0, 1.0, 1.0, 2.0
+TIMEOUT, MARGIN, READ_LEASE, TASK_LEASE = 1.0, 2.0, 1.0, 2.0
 """Seconds in which a subscriber must answer; by which taking it lasts longer; for a turn to read; for a page."""
 PAUSE = 4.0
 """How long a frozen node stands still: longer than all of these."""

@@ -184,6 +184,7 @@ class Post(Working):
         super().__init__(hf)
         self.monitor = hf.monitor(NAME, **options)
         self.told: dict[str, list[Delivery]] = {}
+        self.clock: Clock | None = None
 
     def hears(self, name: str = "ear", answer: Callable[[Delivery], Any] | None = None, **options: Any) -> list[Any]:
         """A function that remembers what it is told, and then does as `answer` says. Answers the list of it."""
@@ -203,8 +204,19 @@ class Post(Working):
         return await self.call(getattr(self.monitor, name), *args, **options)
 
     async def see(self, *states: Any, key: Any = "a", source: str = "web") -> list[Any]:
-        """Observe one state of a thing after the other."""
-        return [await self.do("observe", source, key, state) for state in states]
+        """Observe one state of a thing after the other, each a little later."""
+        seen = []
+        for state in states:
+            if self.clock is not None:
+                self.clock.move(0.001)
+            seen.append(await self.do("observe", source, key, state))
+        return seen
+
+    def later(self, seconds: float) -> None:
+        """The time passes, and all loops look."""
+        assert self.clock is not None
+        self.clock.move(seconds)
+        self.ring()
 
     @property
     def worker(self) -> worker.MonitorWorker:
@@ -258,6 +270,7 @@ class Posts:
         if self.clock is not None:
             made._core.scripts = self.clock.scripts
         post = Post(made, **options)
+        post.clock = self.clock
         await post.call(made.open)
         self.members.append(post)
         return post

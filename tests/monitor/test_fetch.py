@@ -47,6 +47,16 @@ async def test_what_counts_is_taken_out_and_called_as_asked() -> None:
     assert [received.headers["x-token"] for received in endpoint.requests] == ["a b"] * 2
 
 
+async def test_two_sources_may_know_a_thing_by_the_same_name() -> None:
+    with Endpoint(page("1")) as endpoint:
+        fetches = [make_fetch(endpoint.url(f"/{source}"), key="tea", source=source) for source in ("a", "b")]
+        async with running(*fetches) as bench:
+            await bench.looks(2)
+
+    assert sorted(bench.board.told) == [("a", "tea", "1"), ("b", "tea", "1")]
+    assert len({received.path for received in endpoint.requests}) == 2
+
+
 @pytest.mark.parametrize("kind", ["plain", "async"])
 async def test_an_extraction_of_the_application(kind: str) -> None:
     def plain(body: bytes, content_type: str) -> Any:
@@ -319,7 +329,7 @@ async def test_while_the_server_of_the_fleet_is_away_nothing_is_fetched() -> Non
             await bench.looks(1)
 
     assert bench.log.outcomes == ["first"]
-    assert bench.fleet.claims[0] == ("fetch:pages", endpoint.url(), 54.0)
+    assert bench.fleet.claims[0] == ("fetch:pages", ("http", endpoint.url()), 54.0)
 
 
 # -- politeness -------------------------------------------------------------------------------------------------------

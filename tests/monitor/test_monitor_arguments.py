@@ -109,7 +109,7 @@ def test_the_same_name_is_the_same_monitor():
     assert one._parts is again._parts is same._parts
     with pytest.raises(ConfigurationError, match="pass the same options"):
         hf.monitor("venues", window=6)
-    with pytest.raises(ConfigurationError, match="pass one store"):
+    with pytest.raises(ConfigurationError, match="pass the same store"):
         hf.monitor("venues", store=MonitorStore("sqlite://"))
     assert repr(one) == "<Monitor venues>"
 

@@ -197,6 +197,12 @@ class Desks(Fleet):
     async def two(self, **settings: Any) -> tuple[Desk, Desk]:
         return await self.desk(**settings), await self.desk(**settings)
 
+    async def drop(self, desk: Desk) -> None:
+        """This one is not needed any more."""
+        await desk.actor.stop()
+        self._actors.remove(desk.actor)
+        await self.close_client(desk.hf)
+
     def lives(self) -> dict[str, int]:
         """Remaining ms of every key."""
         return self.backend.keys()

@@ -1,4 +1,4 @@
-"""The server is stopped, paused or full during a call: raise, allow or deny, counted; and it goes on when it is back."""
+"""The server is stopped, paused or full during a call: raise, allow or deny; counted; it goes on when it is back."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from once_desk import Desk, Desks, Held, closing
 
 from holdfast import Decision, Holdfast, Indeterminate, ServerFull, Unavailable
 from holdfast.events import Outage, Renewed
-from holdfast.testing import LocalServer
+from holdfast.testing import FaultProxy, LocalServer
 from support.backends import Backend
 from support.conditions import until
 
@@ -74,7 +74,7 @@ async def filter_new(desk: Desk, space: str, policy: str) -> Any:
 
 
 async def claim(desk: Desk, space: str, policy: str) -> Any:
-    work = desk.body(lambda claim: (claim.state, bool(claim)), space, "a", lease=0.5, wait=5.0, on_outage=policy)
+    work = desk.body(lambda claim: (claim.state, bool(claim)), space, "a", lease=2.0, wait=5.0, on_outage=policy)
     return await work
 
 
@@ -85,7 +85,7 @@ async def call(desk: Desk, space: str, policy: str) -> Any:
     def charge(key: str) -> Any:
         return made()
 
-    return await desk.calls(charge, space=space, lease=0.5, on_outage=policy)("a"), made.begun
+    return await desk.calls(charge, space=space, lease=2.0, on_outage=policy)("a"), made.begun
 
 
 async def check(desk: Desk, space: str, policy: str) -> Any:
@@ -186,6 +186,22 @@ async def test_a_confirmation_without_an_answer_is_told(own: Own, trouble: str, 
 
 async def ended(desk: Desk) -> bool:
     return await said(desk.state("s", "a")) in ("mine", "done")
+
+
+async def test_a_claim_asked_for_in_trouble_is_whole(own: Own):
+    """It is granted when the server is back, with all of its lease, however long that took."""
+    with FaultProxy("127.0.0.1", own.server.port) as proxy:
+        desk = await own.desks.desk(url=proxy.url, call_timeout=0.2, connect_timeout=0.2, retry_for=8)
+        await desk.once("warm", "up")
+        proxy.refuse()
+        held = Held()
+        working = desk.body(lambda claim: held(), "s", "a", lease=0.3)
+        await asyncio.sleep(0.6)
+        proxy.heal()
+        held.go.set()
+        assert await working == "done"
+        assert await desk.state("s", "a") == "done"
+        await own.desks.drop(desk)
 
 
 async def test_one_that_cannot_be_given_back_ends_by_itself(own: Own):

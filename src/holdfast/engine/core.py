@@ -63,6 +63,8 @@ class Core:
         self.feeds: dict[str, Any] = {}
         """What is shared by the readers of one channel."""
         self.feeds_lock = threading.Lock()
+        self.undoing: dict[str, dict[bytes, None]] = {}
+        """Marks that are being taken back, by space: for this process they are not there."""
         self.busy_until: dict[tuple[str, int], tuple[float, float]] = {}
         """Locks that were seen busy: when, and until when at the latest."""
         self._embedded: EmbeddedServer | None = None

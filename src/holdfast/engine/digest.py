@@ -54,8 +54,8 @@ def id_digest(value: Any) -> bytes:
         raise InvalidId(f"pass an id of at most {MAX_ID} bytes, or a digest of it") from None
     if len(raw) > MAX_ID:
         raise InvalidId(f"pass an id of at most {MAX_ID} bytes, or a digest of it")
-    if value in ("", b"", ()):
-        raise InvalidId("pass an id that is not empty")
+    if value in ("", b"", (), None):
+        raise InvalidId("pass an id that is not empty, and not None: it would be the same for everybody who has none")
     return blake2b(raw, digest_size=SIZE).digest()
 
 

@@ -121,12 +121,15 @@ class Await(Effect):
 
 
 class Detach(Effect):
-    """Finish this flow even if the caller goes away. On asyncio it goes on in the background."""
+    """Finish this flow even if the caller goes away. On asyncio it goes on in the background.
 
-    __slots__ = ("flow",)
+    `patient`: it may take long, so no thread waits for it either; it ends with the client."""
 
-    def __init__(self, flow: Flow[Any]) -> None:
+    __slots__ = ("flow", "patient")
+
+    def __init__(self, flow: Flow[Any], patient: bool = False) -> None:
         self.flow = flow
+        self.patient = patient
 
 
 # What the first word of an error reply means. All of these were said before anything was executed.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import inspect
 import os
 import select
 import ssl
@@ -179,7 +180,7 @@ class ThreadDriver:
 
     def finished(self, value: Any) -> Any:
         """What comes of a call; one of a coroutine function cannot be finished in a thread."""
-        if asyncio.iscoroutine(value):
+        if inspect.iscoroutine(value):
             value.close()
             raise ConfigurationError("pass a plain function here: this one is a coroutine function")
         return value
@@ -203,7 +204,7 @@ class ThreadDriver:
             case Together():
                 return self._together(effect)
             case Detach():
-                return self._finish(effect.flow)
+                return self._keeper_finishes(effect.flow) if effect.patient else self._finish(effect.flow)
             case _:
                 raise TypeError(f"unknown effect {effect!r}")
 
@@ -211,6 +212,11 @@ class ThreadDriver:
         """There is nobody to hand it to, so it is finished here; its errors were nobody's to handle."""
         with contextlib.suppress(Exception):
             self.run(flow)
+
+    def _keeper_finishes(self, flow: Flow[Any]) -> None:
+        """On the keeper's loop, for as long as the client lives."""
+        with contextlib.suppress(ConfigurationError):  # closed meanwhile
+            self._keeper.submit(lambda driver: driver.run(flow))
 
     def _await(self, effect: Await) -> str | None:
         message = self._mailbox.take(effect.token)

@@ -110,9 +110,9 @@ class Fetcher:
             watch = min(line.watches, key=lambda one: one.due)
             if (wait := watch.due - self._clock()) > 0:
                 await self._sleep(wait)
-            started = self._clock()
+            fetch, started = watch.fetch, self._clock()
             try:
-                if await self._hf.once(self._space, watch.fetch.key, within=watch.fetch.every * CLAIMED):
+                if await self._hf.once(self._space, (fetch.source, fetch.key), within=fetch.every * CLAIMED):
                     await self._take_turn(line, watch)
                 else:
                     watch.seen_by_others = True
@@ -120,7 +120,7 @@ class Fetcher:
                 raise
             except HoldfastError:  # of the fleet's server: who talks to it otherwise is told as well
                 pass
-            watch.due = max(watch.due, started + _spread(watch.fetch.every))
+            watch.due = max(watch.due, started + _spread(fetch.every))
 
     async def _take_turn(self, line: _Line, watch: Watch) -> None:
         async with self._hf.lock(f"holdfast.fetch:{line.host}", wait=None):

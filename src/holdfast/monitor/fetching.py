@@ -41,4 +41,6 @@ class Fleet:
 
 def fetcher(core: Core, driver: AsyncDriver, spec: MonitorSpec, parts: MonitorParts, outgoing: Outgoing) -> Fetcher:
     monitor = Monitor(core, lambda: driver, spec, parts)
-    return Fetcher(Fleet(core, driver), monitor, outgoing, parts.fetches, events=core.events)
+    return Fetcher(
+        Fleet(core, driver), monitor, outgoing, parts.fetches, full_after=min(3600.0, spec.keep / 2), events=core.events
+    )

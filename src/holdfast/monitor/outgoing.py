@@ -25,6 +25,7 @@ _IDLE = 4.0
 """Seconds that an unused connection is kept. Many servers close theirs after 5, and might do so as we send."""
 _PLACES = 256
 _CONNECTIONS = 32
+_CLOSED = "the connections were closed here meanwhile"
 _BAD = re.compile(r"[\x00-\x20\x7f\\\ud800-\udfff]")
 
 
@@ -227,6 +228,8 @@ class Outgoing:
         way = self._ways.get(place)
         if way is None or now >= way.until:
             addresses = await self._checked(place)
+            if self._closed:
+                raise DeliveryFailed(f"send again: {_CLOSED}", operation="request")
             way = self._ways.get(place)  # somebody else may have been faster
             if way is None or set(way.addresses) != set(addresses):
                 if way is not None:
@@ -306,7 +309,7 @@ class Way:
         self._resting: deque[Wire] = deque()
         self.busy: set[Wire] = set()
         self._room = asyncio.Semaphore(_CONNECTIONS)
-        self._closed = False
+        self._closed = self._ended = False
 
     async def carry(self, exchange: Exchange, seconds: float) -> None:
         """What goes wrong is told in the exchange. Cancelled, the connection ends."""
@@ -317,6 +320,10 @@ class Way:
                 )
             except Broken as error:
                 exchange.trouble = str(error)
+                return
+            if self._ended:
+                wire.end()
+                exchange.trouble = _CLOSED
                 return
             self.busy.add(wire)
             again = False
@@ -345,6 +352,7 @@ class Way:
     def close(self, *, also_busy: bool = False) -> None:
         """Connections at rest end now, the others when they are done, or now too."""
         self._closed = True
+        self._ended = also_busy
         for wire in (*self._resting, *(self.busy if also_busy else ())):
             wire.end()
         self._resting.clear()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -33,6 +33,13 @@ def observation(one: Any) -> Observation:
     if not isinstance(one, (tuple, list)) or not 3 <= len(one) <= 4:
         raise ConfigurationError("pass observations as (source, key, state) or (source, key, state, observed_at)")
     return Observation(*one)
+
+
+def rows(found: Any) -> Iterable[Sequence[Any]]:
+    """What a parser answers."""
+    if not isinstance(found, Iterable):
+        raise ConfigurationError("return or yield (key, state) or (key, state, observed_at) from a parser, plainly")
+    return found
 
 
 class MonitorParts:

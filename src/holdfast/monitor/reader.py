@@ -49,8 +49,9 @@ as all that is needed here."""
 class Reader:
     """Runs extractions in a process of its own, one after the other.
 
-    It is started at the first page, sees no setting and no environment of this one, and is ended by the system when a
-    page takes more than `seconds` of computing, and with this process. A page that needs more than `memory` fails. Belongs to one event loop. Call `close`."""
+    It is started at the first page, sees no setting and no environment of this one, and ends with it. A page that takes
+    more than `seconds` of computing, or more than `memory` bytes, fails, and no other does. Belongs to one event loop.
+    Call `close`."""
 
     def __init__(self, seconds: float = CPU_SECONDS, memory: int = MEMORY) -> None:
         self._seconds = seconds

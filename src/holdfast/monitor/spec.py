@@ -19,6 +19,7 @@ from holdfast.settings import MAX_SECONDS
 
 NAME_MAX = 64
 MAX_PARTS = 16
+MAX_STATE = 262_144
 MAX_WINDOW = 7 * 86_400.0
 KINDS = {b"f": "first", b"c": "changed", b"s": "settled"}
 LATEST = 2**52 / 1e6
@@ -56,7 +57,7 @@ class MonitorSpec:
         kept = s.monitor_keep if keep is None else check_seconds("keep", keep, 0.05, MAX_SECONDS)
         self.keep = max(kept, 2 * self.window)
         self.backlog = s.monitor_backlog if backlog is None else check_count("backlog", backlog, 10, 1_000_000)
-        self.limit = s.max_message_bytes
+        self.limit = min(s.max_message_bytes, MAX_STATE)
         self.tag = f"monitor.{part}"
         self.base = core.keys.base(self.tag)
         self.channel = f"{self.base}ch"

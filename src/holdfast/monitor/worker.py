@@ -49,12 +49,13 @@ class Bell:
         self.events = [asyncio.Event() for _ in range(count)]
 
     def pushed(self, message: bytes) -> None:
+        """1: there are changes to read. 2: somebody is to be told. Nothing: something may have been missed."""
         with contextlib.suppress(RuntimeError):  # the loop is closed
-            self._loop.call_soon_threadsafe(self.ring)
+            self._loop.call_soon_threadsafe(self.ring, *{b"1": (0, 1), b"2": (2,)}.get(message, ()))
 
-    def ring(self) -> None:
-        for event in self.events:
-            event.set()
+    def ring(self, *which: int) -> None:
+        for number in which or range(len(self.events)):
+            self.events[number].set()
 
 
 async def rung(event: asyncio.Event, seconds: float) -> None:
@@ -84,7 +85,7 @@ class MonitorWorker:
     def use(self, driver: AsyncDriver) -> None:
         """With whom it talks to the server; before `run`."""
         self._driver = driver
-        self._bell = Bell(5)
+        self._bell = Bell(6)
         self._stopping = False
         self._sinks.clear()
         self._telling, self._slow, self._pushes = set(), 0, []
@@ -100,7 +101,7 @@ class MonitorWorker:
         core, spec, parts = self._core, self._spec, self._parts
         self._outgoing = parts.outgoing()
         core.mailbox.feeds[spec.channel.encode()] = self._bell.pushed
-        deliver, history, settle, tell, log = self._bell.events
+        deliver, history, tell, settle, log, prune = self._bell.events
         loops: list[Awaitable[Any]] = [
             self._loop(deliver, lambda: self._read("deliver", self._fan_out)), self._loop(tell, self._serve),
         ]  # fmt: skip
@@ -108,7 +109,7 @@ class MonitorWorker:
             store = parts.store
             loops.append(self._loop(history, lambda: self._read("history", self._keep)))
             loops.append(self._write_log(log, store))
-            loops.append(self._prune(store))
+            loops.append(self._prune(prune, store))
         if spec.window > 0:
             loops.append(self._loop(settle, self._settle))
         if parts.fetches:
@@ -161,7 +162,10 @@ class MonitorWorker:
         page = await self._driver.run(
             flows.peek(core, spec, reader, token, count, READ_LEASE, self._parts.store is not None)
         )
-        if page is None or page.begin == page.end:
+        if page is None:
+            await asyncio.sleep(0.1 + random.random() / 10)  # noqa: S311 - another process reads; it may be done by then
+            return CHECK
+        if page.begin == page.end:
             return CHECK
         if page.unreadable and core.events:
             core.events.emit(Dropped(spec.name, "change", "unreadable", page.unreadable))
@@ -179,7 +183,7 @@ class MonitorWorker:
             if changes:
                 wanted.append((subscriber, quiet_for(subscriber, page.at), changes))
         await self._driver.run(flows.pump(self._core, self._spec, "deliver", token, page, wanted))
-        self._bell.ring()
+        self._bell.ring(2)
 
     def _wants(self, subscriber: Subscriber, change: Change, fields: frozenset[str]) -> bool:
         """What cannot be judged is told: rather once too often than not at all, and others must not wait for it."""
@@ -241,7 +245,7 @@ class MonitorWorker:
     def _told(self, slow: bool, task: asyncio.Task[None]) -> None:
         self._telling.discard(task)
         self._slow -= slow
-        self._bell.ring()
+        self._bell.ring(2, 4)
         if not task.cancelled() and (error := task.exception()) is not None:
             self._core.warn(f"monitor {self._spec.name}: {type(error).__name__}: {error}")
 
@@ -276,6 +280,10 @@ class MonitorWorker:
                 raise DeliveryFailed(f"look at what ends its workers: {LIVES} attempts came to nothing", retry=False)
             async with asyncio.timeout(min(subscriber.timeout, left)):
                 detail = await self._sink(subscriber).send(delivery)
+        except asyncio.CancelledError:
+            # It may have been sent: whoever tells it next sends the same.
+            self._driver.background(self._finish(telling, "back", 0.0))
+            raise
         except Exception as error:  # whatever a sink raises is a failure
             await self._failed(subscriber, telling, delivery, error, core.clock() - started)
             return
@@ -347,18 +355,17 @@ class MonitorWorker:
 
         await self._loop(event, write)
 
-    async def _prune(self, store: Store) -> None:
-        while not self._stopping:
-            waited = 0.0
-            pause = PRUNE_EVERY * (0.5 + random.random())  # noqa: S311
-            while waited < pause and not self._stopping:
-                await asyncio.sleep(1.0)
-                waited += 1.0
-            if not self._stopping:
-                try:
-                    await apart(lambda: store.prune(self._spec.name, KEEP_DAYS * 86_400.0))
-                except Exception as error:  # a store may raise anything
-                    self._core.warn(f"monitor {self._spec.name}: old history is still there: {error}")
+    async def _prune(self, event: asyncio.Event, store: Store) -> None:
+        due = self._core.clock() + PRUNE_EVERY * random.random()  # noqa: S311
+
+        async def prune() -> float:
+            nonlocal due
+            if self._core.clock() >= due:
+                due = self._core.clock() + PRUNE_EVERY
+                await apart(lambda: store.prune(self._spec.name, KEEP_DAYS * 86_400.0))
+            return due - self._core.clock()
+
+        await self._loop(event, prune)
 
     async def _fetch(self) -> None:
         from holdfast.monitor.extract import MOST_BYTES  # here, as most programs never fetch

@@ -17,6 +17,8 @@ AT_ONCE = 4096
 """Ids in one script: more would keep the server from others for too long."""
 CHECK = 2.0
 """Who waits for somebody else's claim asks this often: the message may be lost."""
+UNDO_FOR, UNDONE = 300.0, 16
+"""For so long it is tried to take a mark back; of so many at once the next call of this process knows."""
 RENEW = "once/renew"
 DOWN = (Unavailable, Indeterminate)
 
@@ -69,17 +71,17 @@ def mark(core: Core, space: Space, ids: Sequence[Any], within: float, policy: st
     def one(script: str, batch: list[tuple[int, str]], args: Sequence[Any]) -> Flow[list[Any]]:
         return ask(core, script, space.tags[batch[0][0]], [key for _, key in batch], args, space.name)
 
-    def undo() -> Flow[None]:
-        yield Together([one("once/forget", batch, (word,)) for batch in batches])
-
+    undone = core.undoing.get(space.name, {})
+    args = (word, life, *list(undone)[:UNDONE])
     try:
         if len(batches) == 1:
-            replies = [(yield from one("once/mark", batches[0], (word, life)))]
+            replies = [(yield from one("once/mark", batches[0], args))]
         else:
-            replies = all_or_raise((yield Together([one("once/mark", batch, (word, life)) for batch in batches])))
+            replies = all_or_raise((yield Together([one("once/mark", batch, args) for batch in batches])))
     except INTERRUPTED as error:
         if policy != "allow" or not isinstance(error, DOWN):
-            yield Detach(undo())
+            core.undoing.setdefault(space.name, {})[word] = None
+            yield Detach(_undo(core, space, word, batches, min(within, UNDO_FOR)), patient=True)
         if not isinstance(error, DOWN):
             raise
         return [outage(core, space.name, policy, error, "once/mark")] * len(ids)
@@ -91,6 +93,23 @@ def mark(core: Core, space: Space, ids: Sequence[Any], within: float, policy: st
         fresh = sum(new)
         core.events.emit(Filtered(space.name, fresh, len(ids) - fresh))
     return new
+
+
+def _undo(core: Core, space: Space, word: bytes, batches: list[list[tuple[int, str]]], seconds: float) -> Flow[None]:
+    """Take a mark back, for as long as it may come to life: a server that stood still executes what it was sent."""
+    until = core.clock() + seconds
+
+    def one(batch: list[tuple[int, str]]) -> Flow[list[Any]]:
+        script, keys = core.scripts.get("once/forget"), [key for _, key in batch]
+        return call(script, space.tags[batch[0][0]], keys, (word,), clock=core.clock, until=until, key=space.name)
+
+    try:
+        yield Together([one(batch) for batch in batches])
+    finally:
+        pending = core.undoing.get(space.name, {})
+        pending.pop(word, None)
+        if not pending:
+            core.undoing.pop(space.name, None)
 
 
 def forget(core: Core, space: Space, ids: Sequence[Any]) -> Flow[int]:

@@ -7,12 +7,12 @@ from typing import Any, NamedTuple
 
 from holdfast.engine.core import Core
 from holdfast.engine.digest import state_digest, watched
-from holdfast.engine.flow import INTERRUPTED, Detach, Flow, Together
+from holdfast.engine.flow import INTERRUPTED, Detach, Flow, Together, call
 from holdfast.engine.limits import check_names, check_seconds
 from holdfast.engine.payload import decode, encode
 from holdfast.errors import ConfigurationError, HoldfastError, InvalidId, UnreadablePayload
 from holdfast.events import Gated
-from holdfast.once.flows import DOWN, ask, in_groups, outage
+from holdfast.once.flows import DOWN, UNDO_FOR, ask, in_groups, outage
 from holdfast.once.spec import MARK_MAX, Space, check_policy
 
 AT_ONCE = 512
@@ -70,26 +70,28 @@ def check(core: Core, spec: GateSpec, things: Sequence[tuple[Any, Any]], fields:
     blobs = [_blob(spec, key, watched(state, fields, spec.ignore)) for key, state in things]
     decisions: list[Decision | None] = [None] * len(things)
     left = list(range(len(things)))
+    judged: list[_Judging] = []
     while left:
         # Who repeats an operation must find its own: so one operation holds each thing once.
         firsts = {places[at][1]: at for at in reversed(left)}
         now = sorted(firsts.values())
         left = [at for at in left if firsts[places[at][1]] != at]
         groups = [[now[at] for at in group] for group in in_groups(core, space, [places[at][0] for at in now], AT_ONCE)]
-        judged = [_Judging(core, spec, [(*places[at], *blobs[at]) for at in group]) for group in groups]
+        round_ = [_Judging(core, spec, [(*places[at], *blobs[at]) for at in group]) for group in groups]
+        judged += round_
         try:
-            answers = yield Together([one.ask() for one in judged])
+            answers = yield Together([one.ask() for one in round_])
         except INTERRUPTED:
-            yield Detach(_untell(judged))
+            yield Detach(_untell(judged), patient=True)
             raise
-        for group, one, answer in zip(groups, judged, answers, strict=True):
+        for group, one, answer in zip(groups, round_, answers, strict=True):
             if isinstance(answer, DOWN):
                 if spec.policy != "allow":  # nobody is told of it, so it must not count as told
-                    yield Detach(_untell(judged if spec.policy == "raise" else [one]))
+                    yield Detach(_untell(judged if spec.policy == "raise" else [one]), patient=True)
                 notify = outage(core, spec.name, spec.policy, answer, "once/gate")
                 given = [Decision(notify, "outage")] * len(group)
             elif isinstance(answer, BaseException):
-                yield Detach(_untell(judged))
+                yield Detach(_untell(judged), patient=True)
                 raise answer
             else:
                 given = answer
@@ -112,10 +114,11 @@ class _Judging:
         self._op = core.new_op()
         self._keys = [part for shard, key, *_ in things for part in (key, spec.space.dues[shard])]
 
-    def _send(self, script: str, args: Sequence[Any]) -> Flow[list[Any]]:
-        return ask(
-            self._core, script, self._spec.space.tags[self._things[0][0]], self._keys, args, self._spec.name
-        )  # fmt: skip
+    def _send(self, script: str, args: Sequence[Any], seconds: float | None = None) -> Flow[list[Any]]:
+        core, spec = self._core, self._spec
+        until = core.clock() + (core.settings.retry_for if seconds is None else seconds)
+        tag = spec.space.tags[self._things[0][0]]
+        return call(core.scripts.get(script), tag, self._keys, args, clock=core.clock, until=until, key=spec.name)
 
     def ask(self) -> Flow[list[Decision]]:
         spec, core = self._spec, self._core
@@ -132,9 +135,8 @@ class _Judging:
         return decisions
 
     def untell(self) -> Flow[list[Any]]:
-        return self._send(
-            "once/untell", (self._op, int(self._spec.trailing), *(key[-22:] for _, key, *_ in self._things))
-        )
+        names = (key[-22:] for _, key, *_ in self._things)
+        return self._send("once/untell", (self._op, int(self._spec.trailing), *names), UNDO_FOR)
 
 
 def _untell(judged: Sequence[_Judging]) -> Flow[None]:
@@ -155,8 +157,8 @@ def due(core: Core, spec: GateSpec, count: int, lease: float) -> Flow[tuple[list
     groups = in_groups(core, space, range(len(space.dues)))
     asked = [
         ask(
-            core, "once/due", space.tags[group[0]], [space.dues[shard] for shard in group],
-            (max(1, count // len(groups)), int(lease * 1000), *(space.prefixes[shard] for shard in group)), spec.name,
+            core, "once/due", space.tags[group[0]], [space.none[group[0]], *(space.dues[shard] for shard in group)],
+            (max(1, count // len(groups)), int(lease * 1000), int(spec.keep * 1000), *(space.prefixes[shard] for shard in group)), spec.name,
         )
         for group in groups
     ]  # fmt: skip
@@ -164,7 +166,7 @@ def due(core: Core, spec: GateSpec, count: int, lease: float) -> Flow[tuple[list
     waits: list[float] = []
     problem: HoldfastError | None = None
     for group, reply in zip(groups, (yield Together(asked)), strict=True):
-        if isinstance(reply, DOWN):
+        if isinstance(reply, HoldfastError):
             problem = reply  # what other shards handed out must not be lost with it
             continue
         if isinstance(reply, BaseException):

@@ -47,10 +47,11 @@ class Settler:
         while not self._stopping.is_set():
             wait: float | None = None
             try:
+                asked = self._core.clock()
                 notices, wait = await self._driver.run(gating.due(self._core, self._spec, AT_ONCE, self._lease))
                 async with asyncio.TaskGroup() as telling:
                     for notice in notices:
-                        telling.create_task(self._tell(notice))
+                        telling.create_task(self._tell(notice, asked + self._lease))
             except HoldfastError as error:
                 self._core.warn(f"gate {self._spec.name}: {error}")
             pause = LOOK if wait is None else min(LOOK, wait)
@@ -58,11 +59,11 @@ class Settler:
                 async with asyncio.timeout(max(0.01, pause) * (0.75 + random.random() / 2)):  # noqa: S311
                     await self._stopping.wait()
 
-    async def _tell(self, notice: Notice) -> None:
+    async def _tell(self, notice: Notice, until: float) -> None:
         assert self._driver is not None
         handler = self._handler
         try:
-            async with asyncio.timeout(self._lease):
+            async with asyncio.timeout(max(0.0, until - self._core.clock())):
                 if is_blocking(handler):
                     await in_thread(lambda: handler(notice))
                 else:

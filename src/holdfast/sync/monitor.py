@@ -14,7 +14,7 @@ from holdfast.errors import ConfigurationError, QueueFull
 from holdfast.monitor import flows
 from holdfast.monitor.flows import DeadDelivery, Observed
 from holdfast.monitor.matching import check_subscriber, from_record
-from holdfast.monitor.parts import MonitorParts, Observation, observation
+from holdfast.monitor.parts import MonitorParts, Observation, observation, rows
 from holdfast.monitor.record import Handler, Key, Push, Snapshot, Store, Subscriber
 from holdfast.monitor.spec import MonitorSpec, from_text
 from holdfast.once.spec import MARK_MAX, Space
@@ -118,7 +118,7 @@ class Monitor:
             if not mine:
                 return None
             found = self._driver().finished(parser(raw))
-            return self.observe_many([(source, *one) for one in found])
+            return self.observe_many([(source, *one) for one in rows(found)])
 
     # -- subscribers --------------------------------------------------------------------------------------------
 
@@ -239,7 +239,11 @@ class Monitor:
         URL), `source` ("http"), `alert_after` (failures, 3)."""
         from holdfast.monitor.fetch import make_fetch  # here, as most programs never fetch
 
-        self._parts.fetches.append(make_fetch(url, **options))
+        made = make_fetch(url, **options)
+        self._parts.outgoing().check(made.url)
+        if any((one.source, one.key) == (made.source, made.key) for one in self._parts.fetches):
+            raise ConfigurationError(f"pass a key of its own for each page: {made.key!r} is there")
+        self._parts.fetches.append(made)
 
     # -- inside -------------------------------------------------------------------------------------------------
 

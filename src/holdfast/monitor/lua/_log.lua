@@ -39,12 +39,15 @@ local function room(most)
   return true
 end
 
-local last
+local last, idle
 local function add(kind, identity, before, after, observed)
   if not last then
     -- Also after what readers have seen: a failover may have forgotten the number, and set the clock back.
     local told, kept = unpack(call('HMGET', base_key('cur'), 'deliver', 'history'))
-    last = math.max(known(call('GET', base_key('seq'))), known(told), known(kept))
+    local newest = known(call('GET', base_key('seq')))
+    -- Who is behind reads on by itself; who has seen everything waits to be told.
+    idle = known(told) >= newest or known(kept) >= newest
+    last = math.max(newest, known(told), known(kept))
   end
   last = math.max(last + 1, now_us)
   call('XADD', base_key('log'), string.format('%d-0', last), 'k', kind, 'i', identity, 'b', before, 'a', after, 'o',
@@ -58,7 +61,7 @@ local function added()
   call('SET', base_key('seq'), string.format('%d', last), 'PX', KEEP)
   keep('log')
   keep('cur')
-  call('SPUBLISH', base_key('ch'), '1')
+  if idle then call('SPUBLISH', base_key('ch'), '1') end
 end
 
 -- A change whole: its time and its fields, each with its length before it.

@@ -5,7 +5,7 @@
 -- ARGV  1 base        what the monitor's keys start with
 --       2 who         the subscriber
 --       3 token
---       4 outcome     told, again (it failed), dead (it failed for good) or later (it was not tried)
+--       4 outcome     told, again (it failed), dead (it failed for good), later (it was not tried) or back (it is not known)
 --       5 wait        ms until the next message, or the next try
 --       6 error       why it is dead
 --       7 letters     dead letters at most
@@ -42,7 +42,7 @@ call('HSET', state, 'token', '', 'ended', ARGV[3])
 if outcome == 'later' then call('HSET', state, 'attempt', math.max(0, known(attempt) - 1)) end
 if outcome == 'again' then
   call('HSET', state, 'failed', known(failed) + 1, 'bad', known(bad) + 1)
-elseif outcome ~= 'later' or known(failed) + known(attempt) <= 1 then
+elseif outcome ~= 'back' and (outcome ~= 'later' or known(failed) + known(attempt) <= 1) then
   -- What was never tried is put together anew: more may have come.
   if outcome == 'dead' then bury() end
   if outcome ~= 'later' then call('LTRIM', queue, known(count), -1) end

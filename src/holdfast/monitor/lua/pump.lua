@@ -34,12 +34,13 @@ local function shorten(who)
   return extra
 end
 
-local at, dropped = 7, 0
+local at, dropped, news = 7, 0, false
 while at <= #ARGV do
   local who, list, wait, pause = ARGV[at], ARGV[at + 1], tonumber(ARGV[at + 2]), tonumber(ARGV[at + 3])
   local most, lease, count = ARGV[at + 4], ARGV[at + 5], tonumber(ARGV[at + 6])
   local state, queue = base_key('d:' .. who), base_key('q:' .. who)
-  local bad, told = unpack(call('HMGET', state, 'bad', 'told'))
+  local bad, told, before = unpack(call('HMGET', state, 'bad', 'told', 'list'))
+  if before and before ~= list then call('ZREM', base_key(before), who) end
   local items = {}
   for i = at + 7, at + 6 + count do
     local item = ARGV[i]
@@ -57,11 +58,11 @@ while at <= #ARGV do
   call('PEXPIRE', state, KEEP)
   local where = base_key((list == 'due' and known(bad) > 0) and 'slow' or list)
   -- Who is due already stays where it is: it may be told at this moment, or wait for its next try.
-  call('ZADD', where, 'NX', math.max(now + wait, known(told) + pause), who)
+  news = call('ZADD', where, 'NX', math.max(now + wait, known(told) + pause), who) == 1 or news
   call('PEXPIRE', where, KEEP)
   at = at + 7 + count
 end
 call('HSET', base_key('cur'), ARGV[2], ARGV[5])
 keep('cur')
-if at > 7 then call('SPUBLISH', base_key('ch'), '2') end
+if news then call('SPUBLISH', base_key('ch'), '2') end
 return {'settled', dropped}

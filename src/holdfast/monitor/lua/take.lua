@@ -17,20 +17,33 @@
 local answer = {'taken', now_us, -1, call('GET', base_key('subs')) or '0'}
 local free, slow, soonest = 4, tonumber(ARGV[2]), -1
 
+local BYTES = 1048576
+
 local function give(list, who)
   local state, queue = base_key('d:' .. who), base_key('q:' .. who)
   local count, attempt, most, failed, lease =
     unpack(call('HMGET', state, 'count', 'attempt', 'most', 'failed', 'lease'))
   lease = known(lease) > 0 and known(lease) or tonumber(ARGV[3])
+  local fresh = false
   count, attempt = known(count), known(attempt)
   if count == 0 then
     count, attempt = math.min(call('LLEN', queue), math.max(1, known(most))), 0
+    fresh = true
   end
   if count == 0 then return call('ZREM', list, who) end
-  local items, gone, changes = call('LRANGE', queue, 0, count - 1), 0, {}
-  for _, item in ipairs(items) do
+  local items, gone, changes, bytes = call('LRANGE', queue, 0, count - 1), 0, {}, 0
+  for number, item in ipairs(items) do
     local one = change_of(item)
-    if one then changes[#changes + 1] = one else gone = gone + 1 end
+    if one then
+      bytes = bytes + #one[2][4] + #one[2][6] + #one[2][8]
+      if fresh and bytes > BYTES and number > 1 then
+        count = number - 1  -- the rest comes in the next message
+        break
+      end
+      changes[#changes + 1] = one
+    else
+      gone = gone + 1
+    end
   end
   local token, first = ARGV[free], items[1]
   if string.sub(first, 1, 1) == '!' then first = change_of(first)[1] end
@@ -39,7 +52,7 @@ local function give(list, who)
   call('ZADD', list, now + lease, who)
   free = free + 1
   answer[#answer + 1] = {
-    who, token, first, #items, attempt + 1, known(failed), gone, changes, list == KEYS[2] and 1 or 0,
+    who, token, first, count, attempt + 1, known(failed), gone, changes, list == KEYS[2] and 1 or 0,
     lease,
   }
 end

@@ -36,7 +36,16 @@ for i = 1, #KEYS, 2 do
       call('PEXPIRE', KEYS[i], ARGV[2])
     end
   elseif told_by(parse_told(text), digest, ARGV[4]) then
-    reason = 'changed'  -- the first reply was lost, and another caller was faster than this repeat
+    -- The first reply was lost, and another caller was faster than this repeat: what is told last is not sure any more.
+    reason = 'changed'
+    local thing = parse_told(text)
+    local at = told_at(thing, thing.now, window)
+    thing.told = UNKNOWN
+    call('SET', KEYS[i], told_text(thing), 'PX', ARGV[2])
+    if ARGV[3] == '1' then
+      call('ZADD', KEYS[i + 1], at and at + window or now, name)
+      call('PEXPIRE', KEYS[i + 1], ARGV[2])
+    end
   else
     local thing = parse_told(text)
     before = thing.state

@@ -10,15 +10,18 @@
 -- include told
 for i = 1, #KEYS, 2 do
   local text = call('GET', KEYS[i])
-  if text and string.sub(text, 1, 8) == ARGV[1] then
-    local thing = parse_told(text)
-    if REASON[thing.why] == 'first' then
-      call('DEL', KEYS[i])
-    elseif REASON[thing.why] == 'changed' then
-      for at = #thing.when, 1, -1 do
-        if thing.when[at][3] == ARGV[1] then table.remove(thing.when, at) end
-      end
-      thing.told, thing.op = UNTOLD, string.rep('\0', 8)
+  local thing = text and parse_told(text)
+  if thing and thing.op == ARGV[1] and REASON[thing.why] == 'first' then
+    call('DEL', KEYS[i])
+  elseif thing then
+    -- Others may have moved it on since.
+    local removed
+    for at = #thing.when, 1, -1 do
+      if thing.when[at][3] == ARGV[1] then removed = table.remove(thing.when, at)[1] end
+    end
+    if removed then
+      if thing.told == removed then thing.told = UNTOLD end
+      if thing.op == ARGV[1] then thing.op = string.rep('\0', 8) end
       call('SET', KEYS[i], told_text(thing), 'KEEPTTL')
       if ARGV[2] == '1' then
         call('ZADD', KEYS[i + 1], now, ARGV[2 + (i + 1) / 2])
