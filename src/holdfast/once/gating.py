@@ -155,10 +155,11 @@ def due(core: Core, spec: GateSpec, count: int, lease: float) -> Flow[tuple[list
     """What must be told now, handed out for `lease` seconds; and seconds until there is more."""
     space = spec.space
     groups = in_groups(core, space, range(len(space.dues)))
+    each, ms, keep = max(1, count // len(groups)), int(lease * 1000), int(spec.keep * 1000)
     asked = [
         ask(
             core, "once/due", space.tags[group[0]], [space.none[group[0]], *(space.dues[shard] for shard in group)],
-            (max(1, count // len(groups)), int(lease * 1000), int(spec.keep * 1000), *(space.prefixes[shard] for shard in group)), spec.name,
+            (each, ms, keep, *(space.prefixes[shard] for shard in group)), spec.name,
         )
         for group in groups
     ]  # fmt: skip
