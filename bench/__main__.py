@@ -9,13 +9,15 @@ from pathlib import Path
 
 from rich.console import Console
 
-from . import buffers, harness, locks, report, runs, sessions
+from . import buffers, harness, locks, monitor, once, report, runs, sessions
 
 AREAS = {
     "locks": locks.scenarios,
     "buffers": buffers.scenarios,
     "sessions": sessions.scenarios,
     "runs": runs.scenarios,
+    "once": once.scenarios,
+    "monitor": monitor.scenarios,
 }
 HERE = Path(__file__).resolve().parent
 

@@ -334,10 +334,10 @@ class NotDelivered(Event):
 
 @dataclass(frozen=True, slots=True)
 class Fetched(Event):
-    """A page was looked at (its URL is without the query): `first`, `changed`, `unchanged`, `older` or `failed`."""
+    """A page was looked at (`page` is its URL without the query): `first`, `changed`, `unchanged`, `older` or `failed`."""
 
     name: str
-    url: str
+    page: str
     outcome: str
     error: str
     seconds: float
@@ -348,7 +348,7 @@ class FetchFailing(Event):
     """A page failed so many times in a row, in this process. It is told once; what was known of the page stays."""
 
     name: str
-    url: str
+    page: str
     host: str
     failures: int
     error: str
@@ -359,7 +359,7 @@ class FetchRecovered(Event):
     """A page that was told to fail can be read again, after so many failures."""
 
     name: str
-    url: str
+    page: str
     host: str
     failures: int
 

@@ -56,6 +56,18 @@ FREES_OR_KEEPS = {
     "runs/events",
     "runs/list",
     "runs/archive",
+    "once/forget",
+    "once/confirm",
+    "once/drop",
+    "once/renew",
+    "once/due",
+    "once/told",
+    "once/untell",
+    "monitor/forget",
+    "monitor/peek",
+    "monitor/take",
+    "monitor/done",
+    "monitor/strike",
 }
 """What must work on a full server. Adding a script here needs a reason: it can grow a server that is full."""
 
@@ -308,7 +320,8 @@ class Header:
     @property
     def derives(self) -> bool:
         """It works its keys out from what they start with, all in the slot of the one it is sent with."""
-        return self.arguments["ARGV"][:1] == [(1, False, "base", "what the collection's keys start with")]
+        first = self.arguments["ARGV"][:1]
+        return bool(first) and first[0][:3] == (1, False, "base") and first[0][3].endswith("'s keys start with")
 
     def indexes(self, table: str) -> tuple[set[int], bool]:
         """Fixed indexes declared, and whether the last of them is only the first of many."""
@@ -328,6 +341,10 @@ def drift(source: str, expanded: str) -> list[str]:
             found.append(f"{table} {sorted(fixed - declared)} used and not declared")
         if table == "KEYS" and header.derives:
             fixed |= declared  # what it finds through its base; it is named for routing and for rights
+        if table == "KEYS":
+            fixed |= {
+                index for index, _, name, _ in header.arguments["KEYS"] if name == "none"
+            }  # never there, on purpose
         if declared - fixed:
             found.append(f"{table} {sorted(declared - fixed)} declared and not used")
         if walked != many:

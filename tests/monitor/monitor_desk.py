@@ -17,7 +17,8 @@ from holdfast import Change, Delivery, Subscriber
 from holdfast.engine.scripts import Scripts
 from holdfast.monitor import flows, worker
 from holdfast.monitor.flows import Page, Round, Telling
-from holdfast.monitor.matching import quiet_for, wants
+from holdfast.monitor.matching import as_record, quiet_for, wants
+from holdfast.monitor.spec import to_text
 from support.actors import AsyncActor, Fleet, ThreadActor
 from support.backends import Backend
 from support.conditions import until
@@ -115,6 +116,17 @@ class Desk:
 
     def settle(self) -> Any:
         return self.flow(flows.settle)
+
+    async def enlist(self, *functions: Subscriber) -> None:
+        """Say that these are functions, as a worker does that has them."""
+        await self.flow(flows.enlist, {one.name: to_text(as_record(one)) for one in functions})
+
+    async def tell(self, outcome: str = "told", **options: Any) -> list[Telling]:
+        """Take all that is due, and say of each that it went like this."""
+        found = (await self.take(**options)).tellings
+        for telling in found:
+            assert await self.done(telling, outcome, error="why")
+        return found
 
 
 def matched(page: Page, *subscribers: Subscriber) -> list[tuple[Subscriber, float, list[Change]]]:
@@ -297,6 +309,6 @@ def log_ids(server: redis.Redis) -> list[str]:
     return [number.decode()[:-2] for number, _ in server.xrange(f"{BASE}log")]
 
 
-def states(deliveries: Sequence[Delivery]) -> list[Any]:
+def states(deliveries: Sequence[Any]) -> list[Any]:
     """What was told, in the order told."""
     return [change.after for delivery in deliveries for change in delivery.changes]

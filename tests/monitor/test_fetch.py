@@ -403,32 +403,27 @@ async def test_a_host_is_asked_by_one_at_a_time_in_the_whole_fleet(
         (await visit_politely(valkey, 0.0)).check(0.03)
 
 
-async def look_for_a_while(backend: Backend) -> list[float]:
-    """When three processes that look every second looked."""
+async def time_of_three_looks(backend: Backend) -> float:
+    """How long it takes until three processes that look every second have looked three times."""
     with Endpoint(page("1")) as endpoint:
         started = time.monotonic()
         async with fleet_of(3, backend, make_fetch(endpoint.url(), every=1), delay=0.0) as benches:
             await until(lambda: len(endpoint.requests) >= 3)
-            # All three were asked, whoever looked.
-            await until(lambda: all(bench.fetcher._lines[0].watches[0].due > started + 1 for bench in benches))
-        return [received.at for received in endpoint.requests]
+            watches = [bench.fetcher._lines[0].watches[0] for bench in benches]
+            await until(lambda: all(watch.due > started + 0.5 for watch in watches), what="all have tried")
+        return endpoint.requests[2].at - started
 
 
 async def test_a_fleet_looks_once_in_an_interval(valkey: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("holdfast.monitor.fetcher.FIRST", 0.01)
-
-    def check(looks: list[float]) -> None:
-        assert min(after - before for before, after in itertools.pairwise(looks)) > 0.85
-
-    check(await look_for_a_while(valkey))
+    assert await time_of_three_looks(valkey) > 1.8
 
     async def always(*_: Any, **__: Any) -> bool:
         return True
 
-    # And without claims they all do
+    # And without claims all three look at once
     monkeypatch.setattr(Holdfast, "once", always)
-    with pytest.raises(AssertionError):
-        check(await look_for_a_while(valkey))
+    assert await time_of_three_looks(valkey) < 1.8
 
 
 # -- the end ----------------------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ import inspect
 import threading
 import time
 from collections.abc import AsyncIterator, Callable
+from concurrent.futures import Future
 from typing import Any
 
 import pytest
@@ -48,6 +49,12 @@ class Desk:
         self.actor = actor
         self.hf = actor.hf
         self.blocking = isinstance(actor, ThreadActor)
+        self.aside: list[Future[Any]] = []
+        """What a thread has handed over to the keeper."""
+        if self.blocking:
+            keeper = self.hf._core.keeper
+            submit = keeper.submit
+            keeper.submit = lambda work: self.aside.append(submit(work)) or self.aside[-1]
 
     def __getattr__(self, name: str) -> Any:
         method = getattr(self.hf, name)
@@ -212,10 +219,13 @@ class Desks(Fleet):
         """How a caller is interrupted."""
         return asyncio.CancelledError if self.api == "async" else KeyboardInterrupt
 
-    async def settled(self, desk: Desk) -> None:
+    @staticmethod
+    async def settled(desk: Desk) -> None:
         """What the client does in the background is done."""
         while working := set(getattr(desk.hf._open, "_background", ())):
             await asyncio.wait(working, timeout=5)
+        while desk.aside:
+            await asyncio.wait([asyncio.wrap_future(desk.aside.pop())], timeout=5)
 
 
 async def closing(desks: Desks) -> AsyncIterator[Desks]:

@@ -123,7 +123,7 @@ async def test_a_hundred_states_are_one_script(quick: Desks, server: redis.Redis
 
 
 async def test_looking_for_what_is_due_is_one_script(quick: Desks, server: redis.Redis):
-    gate = (await quick.desk()).gate("g", 0.001)
+    gate = (await quick.desk()).gate("g", 600.0)
     await gate.reasons("k", "A", "B", "A", "B")
     looked = await commands_of(lambda _: gate.due(), server)
     assert looked.pop("evalsha") == looked.pop("time") == 1

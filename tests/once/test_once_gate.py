@@ -325,9 +325,7 @@ async def test_only_the_fields_that_count(desks: Desks):
     ]
 
 
-@pytest.mark.parametrize(
-    "key", ["a:b", "{x}", "\x00", b"\xff", "\ud800", 7, 2**80, None, ("a", 1, None, ("b", b"\xff"))]
-)
+@pytest.mark.parametrize("key", ["a:b", "{x}", "\x00", b"\xff", "\ud800", 7, 2**80, ("a", 1, None, ("b", b"\xff"))])
 async def test_keys_of_every_kind_come_back_with_their_notice(quick: Desks, key: Any):
     clock = quick.drive()
     gate = (await quick.desk()).gate("{odd} \x00 gate", WINDOW)

@@ -14,6 +14,7 @@ from holdfast.events import Outage, Renewed
 from holdfast.testing import FaultProxy, LocalServer
 from support.backends import Backend
 from support.conditions import until
+from support.faults import Plan, install
 
 QUICK = {"call_timeout": 0.15, "connect_timeout": 0.15, "retry_for": 0.3}
 POLICIES = ("raise", "allow", "deny")
@@ -153,9 +154,7 @@ async def patient(desk: Desk, ask: Call, space: str) -> Any:
     answers: list[Any] = []
 
     async def answered() -> bool:
-        working = set(getattr(desk.hf._open, "_background", ()))
-        if working:
-            await asyncio.wait(working, timeout=5)
+        await Desks.settled(desk)
         answers.append(await said(ask(desk, space, "raise")))
         return not isinstance(answers[-1], Exception)
 
@@ -303,6 +302,19 @@ async def test_a_mark_that_arrives_late_is_taken_back(own: Own):
     await until(both, within=5, what="both to be new")
 
 
+@pytest.mark.parametrize("what", ["ids", "states"])
+async def test_what_is_being_taken_back_is_taken_back_before_the_client_closes(quick: Desks, what: str):
+    desk, other = await quick.two()
+    gate = other.gate("g", 600.0)
+    await gate.reasons("k", "A", "B", "A")
+    install(desk.hf, Plan({0: "cancel after"}, quick.cancel))
+    with pytest.raises(quick.cancel):
+        await (desk.filter_new("s", ["a", "b"]) if what == "ids" else desk.gate("g", 600.0).check("k", "C"))
+    await quick.drop(desk)
+    assert await other.filter_new("s", ["a", "b"]) == ["a", "b"]
+    assert await gate.reasons("k", "C") == ["changed"]
+
+
 async def test_only_the_part_that_is_away_counts_as_an_outage(backends: Any):
     """On a Cluster one shard may be unreachable while others answer."""
     backend = backends.get("cluster")
@@ -323,6 +335,8 @@ async def test_only_the_part_that_is_away_counts_as_an_outage(backends: Any):
         again: list[Any] = []
 
         async def answered() -> bool:
+            while working := set(hf._open._background):
+                await asyncio.wait(working)
             again[:] = await gate.check_many([(key, "B") for key in keys])
             return all(decision.reason != "outage" for decision in again)
 

@@ -49,7 +49,7 @@ def ask(
 ) -> Flow[list[Any]]:  # fmt: skip
     until = core.clock() + core.settings.retry_for
     return call(
-        core.scripts.get(f"monitor/{script}"), spec.tag, keys, args, clock=core.clock, until=until,
+        core.scripts.get(script), spec.tag, keys, args, clock=core.clock, until=until,
         key=key or spec.name, lost=lost,
     )  # fmt: skip
 
@@ -69,7 +69,7 @@ def observe(core: Core, spec: MonitorSpec, seen: Sequence[Seen]) -> Flow[list[Ob
         ]  # fmt: skip
         for one in chosen.values():
             args += (one.digest, one.state, one.identity, one.observed)
-        reply = yield from ask(core, spec, "observe", (spec.key("log"), spec.none, *chosen), args)
+        reply = yield from ask(core, spec, "monitor/observe", (spec.key("log"), spec.none, *chosen), args)
         for at in range(1, len(reply), 3):
             outcome, change, before = reply[at : at + 3]
             number = None if change == b"0" else change.decode().rjust(16, "0")
@@ -82,20 +82,21 @@ def observe(core: Core, spec: MonitorSpec, seen: Sequence[Seen]) -> Flow[list[Ob
 
 def settle(core: Core, spec: MonitorSpec) -> Flow[tuple[int, float | None]]:
     """Put into the log what was not told and whose window is over. Answers how many, and seconds until the next."""
-    reply = yield from ask(core, spec, "settle", (spec.key("wait"), spec.none), (spec.base, spec.backlog, AT_ONCE))
+    args = (spec.base, spec.backlog, AT_ONCE)
+    reply = yield from ask(core, spec, "monitor/settle", (spec.key("wait"), spec.none), args)
     return int(reply[1]), None if reply[2] < 0 else int(reply[2]) / 1000
 
 
 def look(core: Core, spec: MonitorSpec, things: Sequence[tuple[str, Key]]) -> Flow[list[tuple[float, Any] | None]]:
     keys = [spec.place(source, key) for source, key in things]
-    reply = yield from ask(core, spec, "look", keys, ())
+    reply = yield from ask(core, spec, "monitor/look", keys, ())
     return [
         (int(reply[at]) / 1e6, decode(reply[at + 1])) if reply[at] else None for at in range(1, len(reply), 2)
     ]  # fmt: skip
 
 
 def forget(core: Core, spec: MonitorSpec, things: Sequence[tuple[str, Key]]) -> Flow[int]:
-    reply = yield from ask(core, spec, "forget", [spec.place(*thing) for thing in things], (spec.base,))
+    reply = yield from ask(core, spec, "monitor/forget", [spec.place(*thing) for thing in things], (spec.base,))
     return int(reply[1])
 
 
@@ -118,7 +119,7 @@ def peek(
 ) -> Flow[Page | None]:
     """None while another process reads on for all of this kind, or only those with a store may."""
     args = (spec.base, reader, token, count, int(lease * 1000), int(store))
-    reply = yield from ask(core, spec, "peek", (spec.key("log"), spec.none), args)
+    reply = yield from ask(core, spec, "monitor/peek", (spec.key("log"), spec.none), args)
     if reply[0] == b"busy":
         return None
     changes, unreadable, end = [], 0, reply[3]
@@ -144,7 +145,7 @@ def pump(
             who(subscriber.name), place_of(subscriber), int(wait * 1000), int(subscriber.interval * 1000),
             subscriber.max_changes, lease, len(changes), *(change.id.lstrip("0") for change in changes),
         )  # fmt: skip
-    reply = yield from ask(core, spec, "pump", (spec.key("log"), spec.none), args)
+    reply = yield from ask(core, spec, "monitor/pump", (spec.key("log"), spec.none), args)
     if reply[0] == b"settled" and reply[1] and core.events:
         core.events.emit(Dropped(spec.name, "change", "queue full", int(reply[1])))
     return bool(reply[0] == b"settled")
@@ -196,7 +197,8 @@ def take(
     random.shuffle(lists)  # none of them is always first
     keys = (spec.none, spec.key("slow"), *map(spec.key, lists))
     tokens = [core.new_token() for _ in range(most)]
-    reply = yield from ask(core, spec, "take", keys, (spec.base, slow if store else 0, int(lease * 1000), *tokens))
+    args = (spec.base, slow if store else 0, int(lease * 1000), *tokens)
+    reply = yield from ask(core, spec, "monitor/take", keys, args)
     tellings = []
     for name, token, first, count, attempt, failures, gone, entries, failed, span in reply[4:]:
         changes, lost = [], int(gone)
@@ -227,7 +229,7 @@ def done(
 ) -> Flow[bool]:  # fmt: skip
     """How telling went. False if another process has taken it meanwhile."""
     args = (spec.base, who(telling.subscriber), telling.token, outcome, int(wait * 1000), plain(error)[:2000], LETTERS)
-    reply = yield from ask(core, spec, "done", (spec.none, spec.key("slow")), args, key=telling.subscriber)
+    reply = yield from ask(core, spec, "monitor/done", (spec.none, spec.key("slow")), args, key=telling.subscriber)
     if reply[0] == b"settled" and outcome in ("told", "dead") and telling.gone and core.events:
         core.events.emit(Dropped(spec.name, "change", "gone before it was told", telling.gone))
     if reply[0] == b"settled" and reply[1] and core.events:
@@ -262,18 +264,18 @@ class Roll(NamedTuple):
 def enlist(core: Core, spec: MonitorSpec, functions: Mapping[str, bytes]) -> Flow[int]:
     """Say which subscribers are functions of this process; with none: that subscribers elsewhere have changed."""
     pairs = [part for name, record in functions.items() for part in (who(name), record)]
-    reply = yield from ask(core, spec, "enlist", (spec.key("code"), spec.none), (spec.base, *pairs))
+    reply = yield from ask(core, spec, "monitor/enlist", (spec.key("code"), spec.none), (spec.base, *pairs))
     return int(reply[1])
 
 
 def strike(core: Core, spec: MonitorSpec, name: str) -> Flow[tuple[bool, int]]:
-    reply = yield from ask(core, spec, "strike", (spec.key("code"), spec.none), (spec.base, who(name)))
+    reply = yield from ask(core, spec, "monitor/strike", (spec.key("code"), spec.none), (spec.base, who(name)))
     return bool(reply[1]), int(reply[2])
 
 
 def roll(core: Core, spec: MonitorSpec, names: Sequence[str] = ()) -> Flow[Roll]:
     args = (spec.base, *(who(name) for name in names))
-    reply = yield from ask(core, spec, "roll", (spec.key("code"), spec.none), args)
+    reply = yield from ask(core, spec, "monitor/roll", (spec.key("code"), spec.none), args)
     functions = {str(decode_id(reply[4][at])): reply[4][at + 1] for at in range(0, len(reply[4]), 2)}
     waiting = [Waiting(int(one[0]), int(one[1]), int(one[2])) for one in reply[5:]]
     return Roll(int(reply[1]), int(reply[2]), int(reply[3]), functions, waiting)
@@ -298,7 +300,7 @@ def letters(core: Core, spec: MonitorSpec, after: str, count: int, letter: str =
     for one in (after, letter):
         if one:
             check_letter(one)
-    reply = yield from ask(core, spec, "letters", (spec.key("dead"), spec.none), (after, count, letter))
+    reply = yield from ask(core, spec, "monitor/letters", (spec.key("dead"), spec.none), (after, count, letter))
     found = []
     for number, fields in reply[1]:
         changes = []
@@ -335,7 +337,7 @@ def replay(core: Core, spec: MonitorSpec, letter: str, again: bool) -> Flow[int]
     check_letter(letter)
     lost: list[ReplyLost] = []
     args = (spec.base, letter, int(again))
-    reply = yield from ask(core, spec, "replay", (spec.key("dead"), spec.none), args, key=letter, lost=lost)
+    reply = yield from ask(core, spec, "monitor/replay", (spec.key("dead"), spec.none), args, key=letter, lost=lost)
     if reply[0] == b"missing":
         return 1 if lost else 0  # the reply to the first may have been lost
     return int(reply[1])

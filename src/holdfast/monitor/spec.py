@@ -72,18 +72,19 @@ class MonitorSpec:
         return self.base + name
 
     def place(self, source: str, key: Key) -> str:
-        """Where the state of a thing is."""
+        """Where the state of a thing is. Raises InvalidId for what can be none."""
+        if not isinstance(source, str):
+            raise InvalidId(f"pass the source as text, not {type(source).__name__}")
+        check_part(source)
         return f"{self.base}s:{in_key(id_digest((source, check_key(key))))}"
 
     def seen(self, source: str, key: Key, state: Any, observed_at: float | datetime | None) -> Seen:
         """Raises ConfigurationError for what can never be observed. Sends nothing."""
-        if not isinstance(source, str):
-            raise InvalidId(f"pass the source as text, not {type(source).__name__}")
-        check_part(source)
         counted = watched(state, self.fields, self.ignore)
+        place = self.place(source, key)
         identity = encode([source, list(key) if isinstance(key, tuple) else key], self.limit)
         return Seen(
-            source, key, self.place(source, key), state_digest(counted), encode(counted, self.limit), identity,
+            source, key, place, state_digest(counted), encode(counted, self.limit), identity,
             microseconds(observed_at),
         )  # fmt: skip
 

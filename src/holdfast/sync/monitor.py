@@ -242,7 +242,8 @@ class Monitor:
         made = make_fetch(url, **options)
         self._parts.outgoing().check(made.url)
         if any((one.source, one.key) == (made.source, made.key) for one in self._parts.fetches):
-            raise ConfigurationError(f"pass a key of its own for each page: {made.key!r} is there")
+            raise ConfigurationError(f"pass a key of its own for each page: {made.shown} is there")
+        self._spec.place(made.source, made.key)
         self._parts.fetches.append(made)
 
     # -- inside -------------------------------------------------------------------------------------------------

@@ -1,7 +1,6 @@
 #!lua flags=no-writes
 -- monitor/look        retry: safe
 -- KEYS  1.. things    string
--- ARGV
 -- returns found
 -- found: for each thing when it was observed, in microseconds, and its state; nothing and nothing if it is not known
 

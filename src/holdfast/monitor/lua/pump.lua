@@ -8,11 +8,12 @@
 --       4 from        where its changes began
 --       5 to          the last of them: the next reader begins after it
 --       6 version     of the subscribers that were asked
---       7.. each      subscriber, list it is due in, ms to wait, ms between two messages, changes in one message, ms that
---                     telling it may take, how many changes for it follow, then these
+--       7.. each      subscriber and what it is to be told of: see below
 -- returns settled | late
--- settled: how many were dropped because a subscriber has too many. late: another process has read on from there, or
--- the subscribers are others by now
+-- settled: how many were dropped because a subscriber has too many. late: another process has read on from there, or the
+-- subscribers are others by now
+-- each: who, list it is due in, ms to wait, ms between two messages, changes in one message, ms that telling it may take,
+-- how many changes for it follow, then these
 
 -- include time
 -- include log
