@@ -2,8 +2,9 @@
 
 python -m bench.once.gate_worker LIB ADDR SECONDS PHASE …
 
-Phases: `check`, one thing at a time, up to 100 callers; `many`, a hundred things, up to 10 callers. All things are known
-before, and each has one caller at a time. Of a hundred states one is another than before, one that its thing never had.
+Phases: `check`, one thing at a time, up to 100 callers; `many`, a hundred things, up to 10 callers. All things are
+known before, and each has one caller at a time. Of a hundred states one is another than before, one that its thing
+never had.
 """
 
 from __future__ import annotations

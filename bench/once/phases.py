@@ -67,15 +67,9 @@ def redis_py() -> str:
     return f"redis {importlib.metadata.version('redis')}, hiredis {importlib.metadata.version('hiredis')}"
 
 
-def ratio_bar(
-    results: Results, ours: str, key: str, theirs: str, what: str, *, least: float | None = None,
-    most: float | None = None,
-) -> Bar:  # fmt: skip
-    """Ours over theirs: above `least`, at most `most`, or only reported."""
+def ratio_bar(results: Results, ours: str, key: str, theirs: str, what: str, least: float | None = None) -> Bar:
+    """Ours over theirs, which must be above `least`, or is only reported."""
     known, ratio = bool(results.ratios(ours, key, theirs)), results.ratio(ours, key, theirs)
-    target, met = "reported", None
-    if least is not None:
-        target, met = f"> {least:g}", ratio > least if known else None
-    elif most is not None:
-        target, met = f"≤ {most:.2f}", ratio <= most if known else None
+    met = ratio > least if known and least is not None else None
+    target = "reported" if least is None else f"> {least:g}"
     return Bar(f"{ours}: {what} over {theirs}", target, f"{ratio:.2f}" if known else "", met)

@@ -334,7 +334,7 @@ class NotDelivered(Event):
 
 @dataclass(frozen=True, slots=True)
 class Fetched(Event):
-    """A page was looked at (`page` is its URL without the query): `first`, `changed`, `unchanged`, `older` or `failed`."""
+    """A page (its URL without the query) was looked at: `first`, `changed`, `unchanged`, `older` or `failed`."""
 
     name: str
     page: str

@@ -1,9 +1,12 @@
-"""Monitors and real processes: workers that are killed or frozen at any point lose nothing; `holdfast work` runs one."""
+"""Monitors and real processes: killed or frozen anywhere, they lose nothing; `holdfast work` runs a monitor."""
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import signal
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +15,7 @@ from typing import Any
 import pytest
 from http_endpoint import Endpoint, answers
 
-from buffers.test_work_processes import Running
+from buffers.test_work_processes import Running, alive
 from holdfast import Subscriber
 from holdfast.memory import MonitorStore
 from holdfast.sync import Holdfast
@@ -79,50 +82,101 @@ def ends(core, spec, *args):
 flows.{step} = ends
 """
 MAIN = """
-import asyncio, importlib, os, sys
-app = importlib.import_module(sys.argv[1])
+import asyncio
 async def main():
-    async with app.hf:
-        print(f"ready (pid {os.getpid()})", flush=True)
-        while not os.path.exists(sys.argv[2]):
-            await asyncio.sleep(0.01)
-        if hasattr(app, "instead"):
-            await app.instead()
-        print(f"working (pid {os.getpid()})", flush=True)
-        await app.hf.work()
+    async with hf:
+        await (instead() if "instead" in globals() else hf.work())
 asyncio.run(main())
+"""
+# All imports are done once, and each process is a copy: ready within milliseconds.
+NURSERY = """
+import json, os, signal, sys
+import holdfast.memory, holdfast.monitor.worker, holdfast.monitor.flows, holdfast.engine.scripts, h11, httpx
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+for line in sys.stdin:
+    app, facts = json.loads(line)
+    pid = os.fork()
+    if pid == 0:
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        out = os.open(facts, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        os.dup2(out, 1)
+        os.dup2(out, 2)
+        exec(compile(open(app).read(), app, "exec"), {"__name__": "app"})
+        os._exit(0)
+    print(pid, flush=True)
 """
 
 
-class Site:
-    """A directory with applications in it, each a process that begins to work when it is told to."""
+class Process:
+    """One process, and what it says."""
 
-    def __init__(self, directory: Path, url: str) -> None:
+    def __init__(self, pid: int, facts: Path) -> None:
+        self._pid = pid
+        self._facts = facts
+
+    def signal(self, number: int) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self._pid, number)
+
+    def told(self, what: str, count: int = 1, within: float = 10.0) -> list[dict[str, Any]]:
+        def found() -> list[dict[str, Any]]:
+            lines = self._facts.read_text().splitlines() if self._facts.exists() else []
+            assert not any(line.startswith("Traceback") for line in lines), lines
+            return [fact for line in lines if line.startswith("{") and (fact := json.loads(line))["what"] == what]
+
+        until_blocking(lambda: len(found()) >= count, within=within, what=f"{count} times {what!r}")
+        return found()
+
+    def ended(self) -> None:
+        until_blocking(lambda: not alive(self._pid), what="the end of the process")
+
+
+class Site:
+    """A directory with applications in it, each of which can be started as a process."""
+
+    def __init__(self, directory: Path, url: str, nursery: subprocess.Popen[str]) -> None:
         self.directory = directory
         self.url = url
         self.database = f"sqlite:///{directory / 'monitor.db'}"
-        (directory / "main.py").write_text(MAIN)
+        self._nursery = nursery
+        self._started: list[Process] = []
 
-    def write(self, name: str, *parts: str, end: int = signal.SIGKILL, edits: list[Any] | None = None) -> None:
+    def write(self, name: str, *parts: str, end: int = signal.SIGKILL, edits: list[Any] | None = None) -> Path:
         text = APP.format(
             url=self.url, database=self.database, read_lease=READ_LEASE, margin=MARGIN, signal=int(end),
             edits=edits or [],
         )  # fmt: skip
-        (self.directory / f"{name}.py").write_text("\n".join([text, *parts]))
+        path = self.directory / f"{name}.py"
+        path.write_text("\n".join([text, *parts]))
+        return path
 
-    def start(self, name: str) -> Running:
-        return Running(
-            self.directory, name, str(self.directory / f"{name}.go"), target="main.py", command=(sys.executable,)
-        )
+    def start(self, name: str, *parts: str, **options: Any) -> Process:
+        path, facts = self.write(name, *parts, MAIN, **options), self.directory / f"{name}.facts"
+        self._nursery.stdin.write(json.dumps([str(path), str(facts)]) + "\n")
+        self._nursery.stdin.flush()
+        self._started.append(Process(int(self._nursery.stdout.readline()), facts))
+        return self._started[-1]
 
-    def go(self, name: str, running: Running) -> None:
-        until_blocking(lambda: running.pids("ready"), within=20, what=f"{name} is ready")
-        (self.directory / f"{name}.go").touch()
+    def close(self) -> None:
+        for process in self._started:
+            process.signal(signal.SIGKILL)
+            process.ended()
+
+
+@pytest.fixture(scope="module")
+def nursery() -> Iterator[subprocess.Popen[str]]:
+    with subprocess.Popen(
+        [sys.executable, "-c", NURSERY], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        yield process
+        process.stdin.close()
 
 
 @pytest.fixture
-def site(tmp_path: Path, valkey: Backend) -> Site:
-    return Site(tmp_path, valkey.url)
+def site(tmp_path: Path, valkey: Backend, nursery: subprocess.Popen[str]) -> Iterator[Site]:
+    made = Site(tmp_path, valkey.url, nursery)
+    yield made
+    made.close()
 
 
 @pytest.fixture
@@ -164,27 +218,20 @@ def afters(endpoint: Endpoint) -> list[Any]:
     return [change["after"] for body in endpoint.bodies for change in body["changes"]]
 
 
-def died(running: Running) -> None:
-    assert running.wait(20) == -signal.SIGKILL, running.errors
-
-
 # -- killed -----------------------------------------------------------------------------------------------------------
 
 
 def test_what_was_observed_before_a_kill_is_told_by_others(site: Site, venues: Any, endpoint: Endpoint) -> None:
     # Given a process that ends right after it observed, and that runs no worker
-    site.write("first", AFTER_OBSERVING)
-    site.write("second")
-    with site.start("first") as first, site.start("second") as second:
-        site.go("first", first)
-        died(first)
-        assert first.told("observed")
-        assert endpoint.requests == []
-        # when another one works, expect both changes to be told, in order
-        site.go("second", second)
-        until_blocking(lambda: len(endpoint.requests) == 2, what="both are told")
+    first = site.start("first", AFTER_OBSERVING)
+    first.told("observed")
+    first.ended()
+    assert endpoint.requests == []
+    # when another one works, expect both changes to be told and kept, in order
+    site.start("second")
+    until_blocking(lambda: len(endpoint.requests) == 2, what="both are told")
     assert afters(endpoint) == [1, 2]
-    assert [one.state for one in venues.history("site", "a")] == [2, 1]
+    until_blocking(lambda: [one.state for one in venues.history("site", "a")] == [2, 1], what="both are kept")
 
 
 @pytest.mark.parametrize(
@@ -196,20 +243,18 @@ def test_a_reader_killed_at_any_point_is_followed(
     site: Site, venues: Any, endpoint: Endpoint, reader: str, before: bool
 ) -> None:
     # Given one that ends between reading the log and saying how far it came, or right after that
-    site.write("first", at("pump", before=before, reader=reader))
-    site.write("second")
-    with site.start("first") as first, site.start("second") as second:
-        venues.observe_many([("site", "a", 1), ("site", "a", 2)])
-        site.go("first", first)
-        died(first)
-        # when another one works, expect each change to be told and kept once
-        site.go("second", second)
-        until_blocking(lambda: set(afters(endpoint)) == {1, 2}, what="both are told")
-        until_blocking(lambda: len(venues.history("site", "a")) == 2, what="both are kept")
-        until_blocking(lambda: venues.status().waiting == {"hook": 0}, what="nothing waits")
+    venues.observe_many([("site", "a", 1), ("site", "a", 2)])
+    first = site.start("first", at("pump", before=before, reader=reader))
+    first.told("there")
+    first.ended()
+    # when another one works, expect each change to be told and kept once
+    site.start("second")
+    until_blocking(lambda: set(afters(endpoint)) == {1, 2}, what="both are told")
+    until_blocking(lambda: len(venues.history("site", "a")) == 2, what="both are kept")
+    until_blocking(lambda: venues.status().waiting == {"hook": 0}, what="nothing waits")
     keys = {request.headers["idempotency-key"] for request in endpoint.requests}
     assert len(keys) == 2
-    assert afters(endpoint) in ([1, 2], [1, 1, 2])  # who was killed may have sent the first
+    assert list(dict.fromkeys(afters(endpoint))) == [1, 2]  # who was killed may have sent one, which came again
 
 
 @pytest.mark.parametrize("before", [True, False], ids=["before", "after"])
@@ -217,18 +262,17 @@ def test_what_was_sent_comes_again_the_same_unless_that_was_said(
     site: Site, venues: Any, endpoint: Endpoint, before: bool
 ) -> None:
     # Given one that ends after it sent a message, before it can say so, or right after it did
-    site.write("first", at("done", before=before))
-    site.write("second")
-    with site.start("first") as first, site.start("second") as second:
-        venues.observe("site", "a", {"price": 1})
-        site.go("first", first)
-        died(first)
-        (sent,) = endpoint.requests
-        venues.observe("site", "a", {"price": 2})  # in another message, or the repeat would not be the same
-        site.go("second", second)
-        expected = 3 if before else 2
-        until_blocking(lambda: len(endpoint.requests) == expected, within=15, what="all is told")
-        until_blocking(lambda: venues.status().waiting == {"hook": 0}, what="nothing waits")
+    venues.observe("site", "a", {"price": 1})
+    first = site.start("first", at("done", before=before))
+    first.told("there")
+    first.ended()
+    (sent,) = endpoint.requests
+    # when another one works, expect the same again where it was not said; and what came meanwhile in another message
+    venues.observe("site", "a", {"price": 2})
+    site.start("second")
+    expected = 3 if before else 2
+    until_blocking(lambda: len(endpoint.requests) == expected, what="all is told")
+    until_blocking(lambda: venues.status().waiting == {"hook": 0}, what="nothing waits")
     again, *_ = endpoint.requests[1:]
     assert (again.body == sent.body) == before
     assert (again.headers["idempotency-key"] == sent.headers["idempotency-key"]) == before
@@ -239,15 +283,12 @@ def test_what_was_sent_comes_again_the_same_unless_that_was_said(
 
 def test_a_function_that_was_called_is_called_again_the_same(site: Site, venues: Any) -> None:
     function = FUNCTION.format(timeout=TIMEOUT)
-    site.write("first", function, at("done", before=True))
-    site.write("second", function)
-    with site.start("first") as first, site.start("second") as second:
-        venues.observe("site", "a", 1)
-        site.go("first", first)
-        died(first)
-        venues.observe("site", "a", 2)
-        site.go("second", second)
-        again, following = second.told("told", 2, within=15)[:2]
+    venues.observe("site", "a", 1)
+    first = site.start("first", function, at("done", before=True))
+    first.told("there")
+    first.ended()
+    venues.observe("site", "a", 2)
+    again, following = site.start("second", function).told("told", 2)[:2]
     (called,) = first.told("told")
     assert (again["id"], again["changes"], again["attempt"]) == (called["id"], called["changes"], 2)
     assert [change[1:] for change in following["changes"]] == [[1, 2]]
@@ -255,19 +296,17 @@ def test_a_function_that_was_called_is_called_again_the_same(site: Site, venues:
 
 def test_a_turn_to_read_ends_with_its_process(site: Site, venues: Any, endpoint: Endpoint, valkey: Backend) -> None:
     # Given one that stands still with the turn to read, while another one works
-    site.write("first", at("pump", before=True, reader="deliver"), end=signal.SIGSTOP)
-    site.write("second", "worker.READ_LEASE = 600.0")
-    with site.start("first") as first, site.start("second") as second:
-        venues.observe("site", "a", 1)
-        site.go("first", first)
-        first.told("there")
-        (server,) = valkey.primaries()
-        assert 0 < server.pttl(f"{BASE}p:deliver") <= READ_LEASE * 1000
-        first.signal(signal.SIGKILL)
-        # when it is killed, expect the other one to read on when that turn is over
-        site.go("second", second)
-        until_blocking(lambda: afters(endpoint) == [1], what="it is told")
-        assert server.exists(f"{BASE}p:deliver") == 0, "a turn that is over is given back"
+    first = site.start("first", at("pump", before=True, reader="deliver"), end=signal.SIGSTOP)
+    site.start("second", "worker.READ_LEASE = 600.0", at("pump", before=True, reader="history"), end=signal.SIGSTOP)
+    venues.observe("site", "a", 1)
+    first.told("there")
+    (server,) = valkey.primaries()
+    assert 0 < server.pttl(f"{BASE}p:deliver") <= READ_LEASE * 1000
+    # when it is killed, expect another one to read on when that turn is over, and to give the turn back
+    first.signal(signal.SIGKILL)
+    site.start("third")
+    until_blocking(lambda: afters(endpoint) == [1], what="it is told")
+    until_blocking(lambda: server.exists(f"{BASE}p:deliver") == 0, what="the turn is given back")
 
 
 # -- frozen -----------------------------------------------------------------------------------------------------------
@@ -277,63 +316,48 @@ TOKEN = [["monitor/done", "if token ~= ARGV[3] then return {'not_held'} end", ""
 
 
 @pytest.mark.parametrize("edits", [[], CURSOR], ids=["as it is", "without the compare"])
-def test_a_reader_that_comes_late_is_refused(
-    site: Site, venues: Any, endpoint: Endpoint, edits: list[Any]
-) -> None:  # fmt: skip
+def test_a_reader_that_comes_late_is_refused(site: Site, venues: Any, endpoint: Endpoint, edits: list[Any]) -> None:
     # Given one that was frozen between reading the log and letting subscribers have it, and another that did meanwhile
-    site.write("first", at("pump", before=True, reader="deliver"), end=signal.SIGSTOP, edits=edits)
-    site.write("second")
-    with site.start("first") as first, site.start("second") as second:
-        venues.observe("site", "a", 1)
-        site.go("first", first)
-        first.told("there")
-        site.go("second", second)
-        until_blocking(lambda: len(endpoint.requests) == 1, what="it is told")
-        venues.observe("site", "a", 2)
-        until_blocking(lambda: len(endpoint.requests) == 2, what="the next is told")
-        # when it goes on, expect that to have no effect
-        first.signal(signal.SIGCONT)
-        late = [fact for fact in first.told("done") if fact["step"] == "pump"]
-        assert late[0]["result"] is bool(edits)
-        if edits:
-            until_blocking(lambda: len(endpoint.requests) > 2, what="told twice: the compare is what prevents it")
-            return
-        venues.observe("site", "a", 3)
-        until_blocking(lambda: 3 in afters(endpoint), what="the last is told")
-        until_blocking(lambda: venues.status().waiting == {"hook": 0}, what="nothing waits")
+    venues.observe("site", "a", 1)
+    frozen = site.start("first", at("pump", before=True, reader="deliver"), end=signal.SIGSTOP, edits=edits)
+    frozen.told("there")
+    site.start("second")
+    until_blocking(lambda: len(endpoint.requests) == 1, what="it is told")
+    venues.observe("site", "a", 2)
+    until_blocking(lambda: len(endpoint.requests) == 2, what="the next is told")
+    # when it goes on, expect that to have no effect
+    frozen.signal(signal.SIGCONT)
+    assert frozen.told("done")[0]["result"] is bool(edits)
+    if edits:
+        until_blocking(lambda: len(endpoint.requests) > 2, what="told twice, as nothing was compared")
+        return
+    venues.observe("site", "a", 3)
+    until_blocking(lambda: 3 in afters(endpoint), what="the last is told")
+    until_blocking(lambda: venues.status().waiting == {"hook": 0}, what="nothing waits")
     assert afters(endpoint) == [1, 2, 3]
 
 
 @pytest.mark.parametrize("edits", [[], TOKEN], ids=["as it is", "without the token"])
-def test_a_teller_that_comes_late_is_refused(
-    site: Site, venues: Any, endpoint: Endpoint, edits: list[Any]
-) -> None:  # fmt: skip
+def test_a_teller_that_comes_late_is_refused(site: Site, venues: Any, endpoint: Endpoint, edits: list[Any]) -> None:
     # Given one that was frozen after it sent a message, and another that sent it again and fails with the next
-    site.write("first", at("done", before=True), end=signal.SIGSTOP, edits=edits)
-    site.write("second")
-    with site.start("first") as first, site.start("second") as second:
-        venues.observe("site", "a", 1)
-        site.go("first", first)
-        first.told("there")
-        endpoint.always(answers(200))
-        site.go("second", second)
-        until_blocking(lambda: len(endpoint.requests) == 2, within=15, what="it is told again")
-        until_blocking(lambda: venues.status().waiting == {"hook": 0}, what="that was said")
-        endpoint.always(answers(500))
-        venues.observe("site", "a", 2)
-        until_blocking(lambda: afters(endpoint)[-1] == 2, what="the next is tried")
-        # when it goes on, expect what it says of its own message not to count for that one
-        first.signal(signal.SIGCONT)
-        assert first.told("done")[0]["result"] is bool(edits)
-        lost = venues.status().waiting == {"hook": 0}
-        assert lost is bool(edits), "only without the token's check is it taken for told"
-        if lost:
-            return
-        endpoint.always(answers(200))
-        until_blocking(lambda: venues.status().waiting == {"hook": 0}, what="it is told")
-    assert [json.loads(body)["changes"][0]["after"] for body in dict.fromkeys(r.body for r in endpoint.requests)] == [
-        1, 2,
-    ]  # fmt: skip
+    venues.observe("site", "a", 1)
+    frozen = site.start("first", at("done", before=True), end=signal.SIGSTOP, edits=edits)
+    frozen.told("there")
+    site.start("second")
+    until_blocking(lambda: len(endpoint.requests) == 2, what="it is told again")
+    until_blocking(lambda: venues.status().waiting == {"hook": 0}, what="that was said")
+    endpoint.always(answers(500))
+    venues.observe("site", "a", 2)
+    until_blocking(lambda: afters(endpoint)[-1] == 2, what="the next is tried")
+    # when it goes on, expect what it says of its own message not to count for the next
+    frozen.signal(signal.SIGCONT)
+    assert frozen.told("done")[0]["result"] is bool(edits)
+    assert venues.status().waiting == {"hook": 0 if edits else 1}, "nobody has accepted it"
+    if edits:
+        return
+    endpoint.always(answers(200))
+    until_blocking(lambda: venues.status().waiting == {"hook": 0}, what="it is told")
+    assert list(dict.fromkeys(afters(endpoint))) == [1, 2]
     assert len({request.headers["idempotency-key"] for request in endpoint.requests}) == 2
 
 

@@ -178,7 +178,7 @@ async def test_loss_ends_the_body(desks: Desks):
     assert seen[0].lost
     with pytest.raises(LeaseLost):
         seen[0].check()
-    assert [event.what for event in events if isinstance(event, Lost)] == ["claim"]
+    await until(lambda: [event.what for event in events if isinstance(event, Lost)] == ["claim"], what="the event")
     # and nothing to be there that the next one would trip over
     assert await two.body(None, "orders", "a") == "mine"
 

@@ -1,4 +1,4 @@
-"""One call again and again: what the contestants of `filter`, `once`, `idempotent` and `gate` run. Standard library only.
+"""One call again and again: what contestants of `filter`, `once`, `idempotent` and `gate` run. Standard library only.
 
     python -m … ADDR SECONDS PHASE …
 

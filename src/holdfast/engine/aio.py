@@ -27,7 +27,7 @@ from holdfast.engine.flow import (
 )
 from holdfast.engine.mux import MuxConnection
 from holdfast.engine.signals import Mailbox, SignalHub
-from holdfast.engine.topology import Topology, connect_problem, discard
+from holdfast.engine.topology import Topology, connect, connect_problem
 from holdfast.errors import ConfigurationError
 
 T = TypeVar("T")
@@ -267,14 +267,10 @@ class AsyncDriver:
         made = self.topology.aio_connection(address)
         problem = None
         try:
-            await made.connect()
+            await connect(made)
         except Exception as error:
             problem = connect_problem(error, self.topology.target)
-        except BaseException:
-            discard(made)
-            raise
         if problem is not None:
-            discard(made)
             raise problem  # out here, so that it does not carry redis-py's error, which may quote the password
         connection = MuxConnection(timeout=self._timeout, in_flight=self._in_flight, on_lost=on_lost)
         connection.adopt(made)

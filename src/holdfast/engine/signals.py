@@ -17,7 +17,7 @@ import hiredis
 from holdfast.engine.flow import Address, NotSent, backoff
 from holdfast.engine.mux import NOTHING
 from holdfast.engine.resp import pack
-from holdfast.engine.topology import discard
+from holdfast.engine.topology import connect
 
 LOOK = "look"
 """What every waiter is told after a reconnect: something may have been missed, ask."""
@@ -246,13 +246,9 @@ class SignalHub:
     async def _connect(self, address: Address) -> _Subscribed:
         made = self._topology.aio_connection(address)
         try:
-            await made.connect()
+            await connect(made)
         except Exception as error:
-            discard(made)
             raise NotSent(f"cannot subscribe: {error}") from error
-        except BaseException:
-            discard(made)
-            raise
         live = _Subscribed(self)
         live.made_by, live.transport = made._writer, made._writer.transport
         made._reader = made._writer = None

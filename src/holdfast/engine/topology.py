@@ -6,6 +6,7 @@ redis-py makes every connection; its retries are off, because a retry below us w
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -217,6 +218,20 @@ class _Asker:
 
     def __exit__(self, *_: object) -> None:
         self._connection.disconnect()
+
+
+async def connect(made: Any) -> None:
+    """Connect, or leave nothing behind. redis-py waits with `wait_for`, which on Python 3.11 swallows a cancellation that
+    comes together with the result: it is raised here instead."""
+    task = asyncio.current_task()
+    before = 0 if task is None else task.cancelling()
+    try:
+        await made.connect()
+        if task is not None and task.cancelling() > before:
+            raise asyncio.CancelledError
+    except BaseException:
+        discard(made)
+        raise
 
 
 def discard(made: Any) -> None:

@@ -29,6 +29,8 @@ _TIME = re.compile(r"([01]\d|2[0-3]):([0-5]\d)")
 def check_subscriber(subscriber: Subscriber) -> Subscriber:
     """Raises ConfigurationError that says what to change. Answers the record with lists as tuples."""
     s = subscriber
+    if not isinstance(s.name, str):
+        raise ConfigurationError(f"name a subscriber with text, not {type(s.name).__name__}")
     id_bytes(s.name)
     if s.sink not in SINKS:
         raise ConfigurationError(f"pass sink as one of {', '.join(SINKS)}, not {s.sink!r}")
@@ -39,11 +41,16 @@ def check_subscriber(subscriber: Subscriber) -> Subscriber:
     check_count("retries", s.retries, 0, 1000)
     check_seconds("retry_delay", s.retry_delay, 0.0, 86_400.0)
     check_seconds("timeout", s.timeout, 0.01, 600.0)
-    if not 1.0 <= s.backoff <= 10.0 or not 0.0 <= s.jitter <= 1.0:
-        raise ConfigurationError("pass backoff between 1 and 10, and jitter between 0 and 1")
+    for value, low, high in ((s.backoff, 1.0, 10.0), (s.jitter, 0.0, 1.0)):
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not low <= value <= high:
+            raise ConfigurationError("pass backoff between 1 and 10, and jitter between 0 and 1")
+    if not isinstance(s.min_change, Mapping):
+        raise ConfigurationError('pass min_change as a dict, such as {"price": "5%"}')
     for name, least in s.min_change.items():
         _share(name, least)
-    if s.quiet is not None and (len(s.quiet) != 2 or s.quiet[0] == s.quiet[1]):
+    if s.quiet is not None and (
+        not isinstance(s.quiet, (list, tuple)) or len(s.quiet) != 2 or s.quiet[0] == s.quiet[1]
+    ):
         raise ConfigurationError('pass quiet as two different times, such as ("22:00", "07:00")')
     for text in s.quiet or ():
         _time(text)
@@ -160,6 +167,6 @@ def quiet_for(subscriber: Subscriber, at: float) -> float:
 
 def retry_in(subscriber: Subscriber, failures: int, asked: float | None) -> float:
     """Seconds until the next try, after so many failures; at least what the receiver asked for, up to an hour."""
-    wait = min(subscriber.retry_delay * subscriber.backoff ** max(0, failures - 1), 86_400.0)
+    wait = min(subscriber.retry_delay * subscriber.backoff ** min(100, max(0, failures - 1)), 86_400.0)
     wait *= 1 + subscriber.jitter * (random.random() * 2 - 1)  # noqa: S311
     return max(wait, min(asked or 0.0, 3600.0))

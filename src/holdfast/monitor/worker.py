@@ -167,9 +167,13 @@ class MonitorWorker:
             return CHECK
         if page.begin == page.end:
             return CHECK
-        if page.unreadable and core.events:
-            core.events.emit(Dropped(spec.name, "change", "unreadable", page.unreadable))
-        await deal(page, token)
+        try:
+            await deal(page, token)
+        except asyncio.CancelledError:
+            # Not for another process to wait out.
+            back = flows.pump(core, spec, reader, token, page._replace(end=page.begin), ())
+            self._driver.background(self._driver.run(back))
+            raise
         return 0.0
 
     async def _fan_out(self, page: Page, token: str) -> None:
@@ -182,7 +186,10 @@ class MonitorWorker:
             changes = [change for change in page.changes if self._wants(subscriber, change, fields[change.id])]
             if changes:
                 wanted.append((subscriber, quiet_for(subscriber, page.at), changes))
-        await self._driver.run(flows.pump(self._core, self._spec, "deliver", token, page, wanted))
+        core, name = self._core, self._spec.name
+        if await self._driver.run(flows.pump(core, self._spec, "deliver", token, page, wanted)):
+            if page.unreadable and core.events:
+                core.events.emit(Dropped(name, "change", "unreadable", page.unreadable))
         self._bell.ring(2)
 
     def _wants(self, subscriber: Subscriber, change: Change, fields: frozenset[str]) -> bool:

@@ -167,6 +167,7 @@ class Asking:
         core, place = self._core, self._place
         token = core.new_token()
         until = None if self._wait is None else core.clock() + self._wait
+        again = False
         while True:
             asked = core.clock()
             try:
@@ -175,6 +176,9 @@ class Asking:
             except INTERRUPTED:
                 yield Detach(drop(core, place, token))
                 raise
+            if reply[0] == b"granted" and core.clock() - asked > self._lease / 2 and not again:
+                again = True  # it took long to be heard: half of the lease is over, as far as we know
+                continue
             if reply[0] != b"busy":
                 return self._answer(reply, token, asked, home)
             left = float("inf") if until is None else until - core.clock()

@@ -48,7 +48,7 @@ elseif outcome ~= 'back' and (outcome ~= 'later' or known(failed) + known(attemp
   if outcome ~= 'later' then call('LTRIM', queue, known(count), -1) end
   call('HSET', state, 'count', 0, 'attempt', 0, 'failed', 0)
   if outcome == 'told' then call('HSET', state, 'bad', 0, 'told', now) end
-  if outcome == 'dead' then call('HSET', state, 'bad', known(bad) + 1) end
+  if outcome == 'dead' then call('HSET', state, 'bad', known(bad) + 1, 'told', now) end
 end
 bad = known(call('HGET', state, 'bad'))
 list = list or 'due'

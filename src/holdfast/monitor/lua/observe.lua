@@ -24,7 +24,7 @@ local function first_seen(i, digest, state, identity, observed)
   if not room(most) then return 'full', 0, '' end
   local thing = new_thing(digest, state, ARGV[2])
   thing.observed, thing.number = observed, add('f', identity, '', state, observed)
-  if window > 0 then thing.before = identity end
+  if window > 0 then thing.before = identity else thing.when = {{digest, now, ARGV[2]}} end
   put(i, thing)
   return 'first', thing.number, ''
 end

@@ -11,7 +11,11 @@
 -- include claim
 local there = call('GET', KEYS[1])
 if not there or claimed_by(there, ARGV[1]) then
-  if not there then call('SET', KEYS[1], 'p' .. ARGV[1] .. ARGV[2], 'PX', ARGV[3]) end
+  if there then
+    call('PEXPIRE', KEYS[1], ARGV[3])
+  else
+    call('SET', KEYS[1], 'p' .. ARGV[1] .. ARGV[2], 'PX', ARGV[3])
+  end
   return {'granted', now_us}
 end
 local kind, _, digest, result = parse_claim(there)
