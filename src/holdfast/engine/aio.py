@@ -160,6 +160,9 @@ class AsyncDriver:
         task.add_done_callback(self._forget_task)
         return task
 
+    def in_background(self, flow: Flow[Any]) -> None:
+        self.background(self.run(flow))
+
     def _forget_task(self, task: asyncio.Task[Any]) -> None:
         self._background.discard(task)
         if not task.cancelled():

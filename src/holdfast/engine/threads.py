@@ -216,7 +216,7 @@ class ThreadDriver:
     def _keeper_finishes(self, flow: Flow[Any]) -> None:
         """On the keeper's loop, for as long as the client lives."""
         with contextlib.suppress(ConfigurationError):  # closed meanwhile
-            self._keeper.call(lambda driver: driver.background(driver.run(flow)))
+            self._keeper.call(lambda driver: driver.in_background(flow))
 
     def _await(self, effect: Await) -> str | None:
         message = self._mailbox.take(effect.token)

@@ -221,8 +221,10 @@ class _Asker:
 
 
 async def connect(made: Any) -> None:
-    """Connect, or leave nothing behind. redis-py waits with `wait_for`, which on Python 3.11 swallows a cancellation that
-    comes together with the result: it is raised here instead."""
+    """Connect, or leave nothing behind.
+
+    redis-py waits with `wait_for`, which on Python 3.11 swallows a cancellation that comes together with the result: it
+    is raised here instead."""
     task = asyncio.current_task()
     before = 0 if task is None else task.cancelling()
     try:

@@ -41,6 +41,19 @@ def check_subscriber(subscriber: Subscriber) -> Subscriber:
     check_count("retries", s.retries, 0, 1000)
     check_seconds("retry_delay", s.retry_delay, 0.0, 86_400.0)
     check_seconds("timeout", s.timeout, 0.01, 600.0)
+    _check_times(s)
+    for what, names in (("sources", s.sources), ("keys", s.keys), ("fields", s.fields)):
+        if isinstance(names, str):  # type: ignore[unreachable]
+            raise ConfigurationError(f"pass {what} as a list, not as one text")
+    for name in (*s.sources, *s.fields, *s.min_change, *(part for one in s.keys for part in _parts(one))):
+        if not isinstance(name, str):
+            raise ConfigurationError(f"pass sources, keys and fields as text, not {name!r:.100}")
+    keys = tuple(tuple(one) if isinstance(one, (list, tuple)) else one for one in s.keys)
+    quiet = None if s.quiet is None else (s.quiet[0], s.quiet[1])
+    return replace(s, sources=tuple(s.sources), keys=keys, fields=tuple(s.fields), quiet=quiet)
+
+
+def _check_times(s: Subscriber) -> None:
     for value, low, high in ((s.backoff, 1.0, 10.0), (s.jitter, 0.0, 1.0)):
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not low <= value <= high:
             raise ConfigurationError("pass backoff between 1 and 10, and jitter between 0 and 1")
@@ -55,15 +68,6 @@ def check_subscriber(subscriber: Subscriber) -> Subscriber:
     for text in s.quiet or ():
         _time(text)
     _zone(s.timezone)
-    for what, names in (("sources", s.sources), ("keys", s.keys), ("fields", s.fields)):
-        if isinstance(names, str):  # type: ignore[unreachable]
-            raise ConfigurationError(f"pass {what} as a list, not as one text")
-    for name in (*s.sources, *s.fields, *s.min_change, *(part for one in s.keys for part in _parts(one))):
-        if not isinstance(name, str):
-            raise ConfigurationError(f"pass sources, keys and fields as text, not {name!r:.100}")
-    keys = tuple(tuple(one) if isinstance(one, (list, tuple)) else one for one in s.keys)
-    quiet = None if s.quiet is None else (s.quiet[0], s.quiet[1])
-    return replace(s, sources=tuple(s.sources), keys=keys, fields=tuple(s.fields), quiet=quiet)
 
 
 def _parts(pattern: Any) -> Iterable[Any]:

@@ -187,9 +187,9 @@ class MonitorWorker:
             if changes:
                 wanted.append((subscriber, quiet_for(subscriber, page.at), changes))
         core, name = self._core, self._spec.name
-        if await self._driver.run(flows.pump(core, self._spec, "deliver", token, page, wanted)):
-            if page.unreadable and core.events:
-                core.events.emit(Dropped(name, "change", "unreadable", page.unreadable))
+        done = await self._driver.run(flows.pump(core, self._spec, "deliver", token, page, wanted))
+        if done and page.unreadable and core.events:
+            core.events.emit(Dropped(name, "change", "unreadable", page.unreadable))
         self._bell.ring(2)
 
     def _wants(self, subscriber: Subscriber, change: Change, fields: frozenset[str]) -> bool:
