@@ -4,6 +4,6 @@ from ..harness import Scenario
 
 
 def scenarios() -> list[Scenario]:
-    from . import observe
+    from . import observe, push
 
-    return [module.SCENARIO for module in (observe,)]
+    return [module.SCENARIO for module in (observe, push)]

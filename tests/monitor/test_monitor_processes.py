@@ -77,7 +77,8 @@ def ends(core, spec, *args):
     result = yield from step(core, spec, *args)
     if mine and not {before}:
         end("there")
-    say("done", step={step!r}, result=result)
+    if mine:
+        say("done", result=result)
     return result
 flows.{step} = ends
 """
@@ -205,7 +206,7 @@ def endpoint(venues: Any) -> Iterator[Endpoint]:
                 retries=1000,
                 retry_delay=0.05,
                 timeout=TIMEOUT,
-            )  # fmt: skip
+            )
         )
         yield made
 
@@ -295,16 +296,15 @@ def test_a_function_that_was_called_is_called_again_the_same(site: Site, venues:
 
 
 def test_a_turn_to_read_ends_with_its_process(site: Site, venues: Any, endpoint: Endpoint, valkey: Backend) -> None:
-    # Given one that stands still with the turn to read, while another one works
-    first = site.start("first", at("pump", before=True, reader="deliver"), end=signal.SIGSTOP)
-    site.start("second", "worker.READ_LEASE = 600.0", at("pump", before=True, reader="history"), end=signal.SIGSTOP)
+    # Given one that stands still with the turn to read
     venues.observe("site", "a", 1)
+    first = site.start("first", at("pump", before=True, reader="deliver"), end=signal.SIGSTOP)
     first.told("there")
     (server,) = valkey.primaries()
     assert 0 < server.pttl(f"{BASE}p:deliver") <= READ_LEASE * 1000
     # when it is killed, expect another one to read on when that turn is over, and to give the turn back
     first.signal(signal.SIGKILL)
-    site.start("third")
+    site.start("second")
     until_blocking(lambda: afters(endpoint) == [1], what="it is told")
     until_blocking(lambda: server.exists(f"{BASE}p:deliver") == 0, what="the turn is given back")
 

@@ -24,6 +24,7 @@ from holdfast.monitor.spec import MonitorSpec, Seen, parse_change
 AT_ONCE = 100
 LETTERS = 10_000
 MARGIN = 5.0
+LONG = 3_600_000
 """Observations in one script; dead letters kept; seconds beyond the longest that telling somebody may take."""
 _LETTER = re.compile(r"\d{1,20}-\d{1,20}")
 
@@ -121,6 +122,11 @@ def peek(
     args = (spec.base, reader, token, count, int(lease * 1000), int(store))
     reply = yield from ask(core, spec, "monitor/peek", (spec.key("log"), spec.none), args)
     if reply[0] == b"busy":
+        if int(reply[1]) > LONG and not core.specs.get((spec.name, "no store")):
+            core.specs[spec.name, "no store"] = True  # said once
+            core.warn(
+                f"monitor {spec.name}: pass its store here, too: other processes have one, and this one cannot read on"
+            )
         return None
     changes, unreadable, end = [], 0, reply[3]
     for number, fields in reply[4]:
@@ -258,6 +264,7 @@ class Roll(NamedTuple):
     log: int
     dead: int
     functions: Mapping[str, bytes]
+    """Nothing for one that was unsubscribed."""
     waiting: Sequence[Waiting]
 
 

@@ -30,7 +30,7 @@ def check_subscriber(subscriber: Subscriber) -> Subscriber:
     """Raises ConfigurationError that says what to change. Answers the record with lists as tuples."""
     s = subscriber
     if not isinstance(s.name, str):
-        raise ConfigurationError(f"name a subscriber with text, not {type(s.name).__name__}")
+        raise ConfigurationError(f"pass the name of a subscriber as text, not {type(s.name).__name__}")
     id_bytes(s.name)
     if s.sink not in SINKS:
         raise ConfigurationError(f"pass sink as one of {', '.join(SINKS)}, not {s.sink!r}")

@@ -150,7 +150,7 @@ class Monitor:
         self._parts.check_target(checked)
         store = self._store("subscribe")
         roll = await self._driver().run(flows.roll(self._core, self._spec))
-        if checked.name in roll.functions:
+        if roll.functions.get(checked.name):
             raise ConfigurationError(f"pass another name: a function subscribes as {checked.name!r}")
         await self._driver().blocking(lambda: store.put_subscriber(self.name, checked))
         await self._driver().run(flows.enlist(self._core, self._spec, {}))
@@ -165,7 +165,7 @@ class Monitor:
     async def subscribers(self) -> Sequence[Subscriber]:
         """All of them: those in the store, and functions. Their secrets are not shown by `repr`."""
         roll = await self._driver().run(flows.roll(self._core, self._spec))
-        found = {name: from_record(from_text(record)) for name, record in roll.functions.items()}
+        found = {name: from_record(from_text(record)) for name, record in roll.functions.items() if record}
         store = self._parts.store
         if store is not None:
             for one in await self._driver().blocking(lambda: store.subscribers(self.name)):

@@ -55,6 +55,9 @@ class Roster:
         old = self._core.clock() - self._at > FRESH
         if version != self._version or (old and not self._lock.locked()):
             await self._load(driver)
+            if self._enlisted is None and self._parts.functions:
+                await self.enlist(driver)
+                await self._load(driver)
         return self.known
 
     async def ready(self, driver: AsyncDriver) -> None:
@@ -76,6 +79,8 @@ class Roster:
             roll = await driver.run(flows.roll(self._core, self._spec))
             found = {}
             for name, record in roll.functions.items():
+                if not record:
+                    continue
                 try:
                     found[name] = from_record(from_text(record))
                 except HoldfastError as error:
@@ -90,7 +95,7 @@ class Roster:
                     self._core.warn(f"monitor {self._spec.name}: telling those who subscribed before: {error}")
                     stored = [one for one in self.known if one.sink != "call"]
                 found = {one.name: one for one in stored} | found
-            if self._version is not None and roll.version < self._version:
-                self._enlisted = None  # a server that has forgotten: say it again
+            if not self._parts.functions.keys() <= roll.functions.keys():
+                self._enlisted = None  # a server that has forgotten them: say it again
             self.known = list(found.values())
             self._version, self._at = roll.version, self._core.clock()

@@ -151,7 +151,7 @@ class Monitor:
         self._parts.check_target(checked)
         store = self._store("subscribe")
         roll = self._driver().run(flows.roll(self._core, self._spec))
-        if checked.name in roll.functions:
+        if roll.functions.get(checked.name):
             raise ConfigurationError(f"pass another name: a function subscribes as {checked.name!r}")
         self._driver().blocking(lambda: store.put_subscriber(self.name, checked))
         self._driver().run(flows.enlist(self._core, self._spec, {}))
@@ -166,7 +166,7 @@ class Monitor:
     def subscribers(self) -> Sequence[Subscriber]:
         """All of them: those in the store, and functions. Their secrets are not shown by `repr`."""
         roll = self._driver().run(flows.roll(self._core, self._spec))
-        found = {name: from_record(from_text(record)) for name, record in roll.functions.items()}
+        found = {name: from_record(from_text(record)) for name, record in roll.functions.items() if record}
         store = self._parts.store
         if store is not None:
             for one in self._driver().blocking(lambda: store.subscribers(self.name)):

@@ -3,8 +3,8 @@
 -- base .. log        stream changes, by the time in microseconds at which each was found; the oldest go
 -- base .. seq        string the newest of these times: the next is later, also after a failover that forgot some
 -- base .. cur        hash   how far each kind of reader has come in the log, and when one looked (@)
--- base .. code       hash   subscribers that are functions, as their processes have said
--- base .. subs       string how often the subscribers were changed
+-- base .. code       hash   subscribers that are functions, as their processes have said; nothing: unsubscribed
+-- base .. subs       string when the subscribers were changed last, in microseconds
 -- base .. q:WHO      list   what a subscriber is to be told of, oldest first: times, or changes whole (after a !)
 -- base .. d:WHO      hash   how far telling has come: who tells, how many changes, since which attempt
 -- base .. due, slow, call:WHAT  zsets  when to tell whom: as usual; those that failed last; those that are functions
@@ -12,7 +12,8 @@
 -- base .. dead       stream what could not be told
 local KEEP = 2592000000
 local QUEUE_MOST = 10000
-local DAY, ALIVE = 86400000, 300000  -- a kind of reader counts for so long; a process that reads looks every 2 s
+local DAY = 86400000
+local NUMBERS = 100
 
 local function base_key(name) return ARGV[1] .. name end
 
@@ -90,4 +91,22 @@ local function change_of(item)
     at = at + 4 + size
   end
   return {table.remove(parts, 1), parts}
+end
+
+-- Whoever is behind may be so for longer than the log keeps what it waits for: from now on it has that whole.
+local function make_whole(queue)
+  local items = call('LRANGE', queue, 0, -1)
+  for i, item in ipairs(items) do
+    if string.sub(item, 1, 1) ~= '!' then
+      local change = change_of(item)
+      if change then call('LSET', queue, i - 1, whole(change[1], change[2])) end
+    end
+  end
+end
+
+-- The subscribers are others now.
+local function changed_subscribers()
+  local version = math.max(known(call('GET', base_key('subs'))) + 1, now_us)
+  call('SET', base_key('subs'), string.format('%d', version), 'PX', KEEP)
+  call('SPUBLISH', base_key('ch'), '1')
 end

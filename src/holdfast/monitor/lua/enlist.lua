@@ -22,9 +22,6 @@ for i = 2, #ARGV, 2 do
   end
 end
 call('PEXPIRE', KEYS[1], KEEP)
-if changed then
-  call('INCR', base_key('subs'))
-  call('SPUBLISH', base_key('ch'), '1')
-end
+if changed then changed_subscribers() end
 keep('subs')
 return {'settled', call('GET', base_key('subs')) or '0'}

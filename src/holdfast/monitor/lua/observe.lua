@@ -15,7 +15,7 @@
 -- include time
 -- include told
 -- include log
-local RECENT = 2  -- changes whose operations are remembered, so that a late repeat is known
+local RECENT = 4  -- changes whose operations are remembered, so that a late repeat is known
 local life, window, most, answer = ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5]), {'found'}
 
 local function put(i, thing) call('SET', KEYS[i], told_text(thing), 'PX', life) end

@@ -15,8 +15,8 @@
 -- include log
 local lock = base_key('p:' .. ARGV[2])
 local holder = call('GET', lock)
-local others = known(call('HGET', base_key('cur'), 'history@')) > now - ALIVE
-if ARGV[6] == '0' and others then return {'busy', ALIVE} end
+local others = known(call('HGET', base_key('cur'), 'history@')) > now - KEEP
+if ARGV[6] == '0' and others then return {'busy', DAY} end
 if holder and holder ~= ARGV[3] then return {'busy', call('PTTL', lock)} end
 local from = call('HGET', base_key('cur'), ARGV[2])
 if not from then

@@ -42,10 +42,12 @@ while at <= #ARGV do
   local state, queue = base_key('d:' .. who), base_key('q:' .. who)
   local bad, told, before = unpack(call('HMGET', state, 'bad', 'told', 'list'))
   if before and before ~= list then call('ZREM', base_key(before), who) end
+  local size = call('LLEN', queue)
+  if size > NUMBERS and string.sub(call('LINDEX', queue, 0), 1, 1) ~= '!' then make_whole(queue) end
   local items = {}
   for i = at + 7, at + 6 + count do
     local item = ARGV[i]
-    if wait > 0 or pause > 0 or known(bad) > 0 then
+    if wait > 0 or pause > 0 or known(bad) > 0 or size > NUMBERS then
       -- It will wait, perhaps for longer than the log keeps the change: it gets it whole.
       local change = change_of(item)
       if change then item = whole(change[1], change[2]) end
