@@ -173,7 +173,7 @@ async def main(options: argparse.Namespace) -> None:
     hurry()
     number = take_a_number(folder, options.nodes)
     items = v.items(options.schedule, options.venues, options.steps, options.seconds)
-    todo = left(folder, number, v.arrivals(options.schedule, number, items))
+    todo = left(folder, number, v.arrivals(options.schedule, number, items, options.seconds))
     journal = Journal(folder, f"node{number}")
     hf = Holdfast(options.url, call_timeout=0.5, retry_for=10.0, connect_timeout=1.0, drain=0.3)
     if options.without:

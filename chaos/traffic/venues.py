@@ -89,14 +89,14 @@ def items(schedule: int, venues: int, steps: int, seconds: float) -> list[Item]:
     return made
 
 
-def arrivals(schedule: int, node: int, made: Sequence[Item]) -> list[tuple[float, int]]:
+def arrivals(schedule: int, node: int, made: Sequence[Item], seconds: float) -> list[tuple[float, int]]:
     """When a node gets each of them, in its own order; some come twice."""
     draw = random.Random(f"{schedule}.{node}.arrivals")
     found = []
     for item in made:
         for _ in range(2 if draw.random() < 0.15 else 1):
-            late = draw.uniform(0.0, 8.0) if draw.random() < 0.3 else draw.uniform(0.0, 1.0)
-            found.append((item.moment + late, item.number))
+            latest = seconds / 8 if draw.random() < 0.3 else seconds / 60
+            found.append((item.moment + draw.uniform(0.0, latest), item.number))
     return sorted(found)
 
 

@@ -269,6 +269,19 @@ def ending(outcome: str, failures: int) -> Callable[[World], Awaitable[None]]:
     return end
 
 
+async def too_late(w: World) -> None:
+    """Its time is over, and another one tells it by now."""
+    await w.queued(0, 1)
+    late = await w.taken(w.subject)
+    w.clock.move(60)
+    telling = await w.taken(w.by)
+    w.arm()
+    assert not await w.subject.done(late, "dead", error="no")
+    w.plan.faults = {}
+    w.receiver.accept(telling)
+    assert await w.by.done(telling)
+
+
 async def enlist(w: World) -> None:
     other = Subscriber("other", "call", "other", first=True)
     w.arm()
@@ -317,7 +330,7 @@ OPERATIONS: dict[str, Callable[[World], Awaitable[None]]] = {
     "observe_first": observe_first, "observe_changed": observe_changed, "observe_unchanged": observe_unchanged,
     "observe_many": observe_many, "observe_held_back": observe_held_back, "settle": settle, "forget": forget,
     "peek": peek, "pump": pump, "take": take, "told": ending("told", 0), "again": ending("again", 1),
-    "dead": ending("dead", 1), "later": ending("later", 0), "back": ending("back", 0), "enlist": enlist,
+    "dead": ending("dead", 1), "later": ending("later", 0), "back": ending("back", 0), "too_late": too_late, "enlist": enlist,
     "strike": strike, "replay": replay, "purge": purge, "look": look,
 }  # fmt: skip
 WITH_WINDOW = ("settle", "observe_held_back")

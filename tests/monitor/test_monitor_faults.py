@@ -145,8 +145,8 @@ BUGS: dict[str, tuple[str, str, Any]] = {
     "a repeated pump fills the queues twice": (
         "pump", "reply dropped", ("monitor/pump", "if now_at ~= ARGV[4] or", "if"),
     ),
-    "a repeated end of a message ends the next one": (
-        "told", "reply dropped", ("monitor/done", "if token ~= ARGV[3] then return {'not_held'} end", ""),
+    "one whose time was over ends what another tells": (
+        "too_late", "reply dropped", ("monitor/done", "if token ~= ARGV[3] then return {'not_held'} end", ""),
     ),
     "a repeated end is not known": (
         "told", "reply dropped", ("monitor/done", "if ended == ARGV[3] then return {'settled', 0} end", ""),
@@ -154,14 +154,11 @@ BUGS: dict[str, tuple[str, str, Any]] = {
     "a repeated observation is not known": (
         "observe_changed", "reply dropped", ("monitor/observe", "if same and string.sub(text, 1, 8) == ARGV[2]", "if false"),
     ),
-    "what settled is not remembered": (
-        "settle", "reply dropped", ("monitor/settle", "  call('ZREM', KEYS[1], name)\n", ""),
-    ),
     "who was taken is taken for good": (
         "take", "cancel after", ("monitor/take", "  call('ZADD', list, now + lease, who)\n", "  call('ZREM', list, who)\n"),
     ),
     "a message grows while it is told": (
-        "back", "cancel before", ("monitor/take", "  if count == 0 then\n    count, attempt", "  if true then\n    count, attempt"),
+        "told", "cancel before", ("monitor/take", "  if count == 0 then\n    count, attempt", "  if true then\n    count, attempt"),
     ),
     "a dead letter stays where it was": (
         "dead", "silent", ("monitor/done", "if outcome ~= 'later' then call('LTRIM', queue, known(count), -1) end", ""),

@@ -7,7 +7,6 @@ import inspect
 import threading
 import time
 from collections.abc import AsyncIterator, Callable
-from concurrent.futures import Future
 from typing import Any
 
 import pytest
@@ -49,12 +48,6 @@ class Desk:
         self.actor = actor
         self.hf = actor.hf
         self.blocking = isinstance(actor, ThreadActor)
-        self.aside: list[Future[Any]] = []
-        """What a thread has handed over to the keeper."""
-        if self.blocking:
-            keeper = self.hf._core.keeper
-            submit = keeper.submit
-            keeper.submit = lambda work: self.aside.append(submit(work)) or self.aside[-1]
 
     def __getattr__(self, name: str) -> Any:
         method = getattr(self.hf, name)
@@ -224,8 +217,14 @@ class Desks(Fleet):
         """What the client does in the background is done."""
         while working := set(getattr(desk.hf._open, "_background", ())):
             await asyncio.wait(working, timeout=5)
-        while desk.aside:
-            await asyncio.wait([asyncio.wrap_future(desk.aside.pop())], timeout=5)
+        if desk.blocking:
+            await asyncio.wrap_future(desk.hf._core.keeper.submit(all_done))
+
+
+async def all_done(driver: Any) -> None:
+    """What threads have handed over to the keeper is done. For `Keeper.submit`."""
+    while working := set(driver._background):
+        await asyncio.wait(working)
 
 
 async def closing(desks: Desks) -> AsyncIterator[Desks]:
