@@ -21,9 +21,11 @@ system:
 up: $(READY)
 	$(BIN)/holdfast up --data .holdfast
 
+# Written once, not compiled anew by each of the many processes that the tests start, whatever the environment says.
+test: export PYTHONDONTWRITEBYTECODE =
 test: $(READY) system
 	$(BIN)/python -m pytest -n $(JOBS) --ignore=tests/chaos $(ARGS)
-	$(if $(ARGS),,$(BIN)/python -m pytest -n $(JOBS) tests/chaos)  # by themselves: they need the whole machine
+	$(if $(ARGS),,$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup tests/chaos)  # by themselves: they need the whole machine
 
 check: $(READY)
 	$(BIN)/ruff check .

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 from typing import Any
 
+import redis
+
 import holdfast.buffers.batch
 import holdfast.sync.batch
 from holdfast import HoldfastError, NotAcquired, Unavailable
@@ -13,7 +15,10 @@ from holdfast.buffers.holding import Terms
 from support.conditions import until
 from support.faults import Plan, install
 
-LEASE = 0.4
+LEASE = 5.0
+RECORD, UNTIL = 53 + 38, slice(77, 83)
+"""Of the record of a batch that somebody has: the size without his token, and where the end of his lease is
+(`lua/_record.lua`)."""
 USER = "user-7"
 
 
@@ -68,6 +73,19 @@ class World:
         self.batch = await self.does("take", **{"lease": LEASE, **options})
         self.may_go = {message.data for message in self.batch.messages}
         return self.batch
+
+
+def run_out(server: redis.Redis) -> None:
+    """The lease of whoever has the batch is over, as if its time had passed: so it can be long, and nobody waits."""
+    seconds, micro = server.time()
+    now = int(seconds) * 1000 + int(micro) // 1000
+    for key in server.scan_iter(match=f"*:u:{USER}", count=1000):
+        record = bytearray(server.lindex(key, 0))
+        if len(record) > RECORD:
+            left = int.from_bytes(record[UNTIL], "big") - now
+            assert left <= LEASE * 1000, f"the batch is held for {left} ms"
+            record[UNTIL] = (now - 1).to_bytes(6, "big")
+            server.lset(key, 0, bytes(record))
 
 
 # -- the operations: each arms the faults, acts, and says what must be so if it returned ---------------------

@@ -137,7 +137,11 @@ class Running:
         return found()
 
     def wait(self, within: float = 10.0) -> int:
-        return self.process.wait(within)
+        """Its exit code, and what it printed is read; unless a child of it still could print something."""
+        code = self.process.wait(within)
+        for reader in self._readers:
+            reader.join(1)
+        return code
 
     def __enter__(self) -> Self:
         return self

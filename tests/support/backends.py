@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -66,6 +67,16 @@ class Backend:
         self._primaries = []
 
 
+def _at_ease() -> LocalSentinel:
+    """Sentinels that ask as seldom as everywhere else: nobody fails over here, and in each process of the tests they
+    would keep the machine busier than all other servers together."""
+    service = LocalSentinel(replicas=1, down_after=20.0).start()
+    for sentinel in service.sentinels:
+        sentinel.call("SENTINEL", "DEBUG", "info-period", 10_000, "publish-period", 2000, "ask-period", 1000)
+        sentinel.call("SENTINEL", "DEBUG", "ping-period", 1000)
+    return service
+
+
 class Backends:
     def __init__(self) -> None:
         self._running: dict[str, Backend] = {}
@@ -81,16 +92,16 @@ class Backends:
             if os.environ.get("CI"):
                 pytest.fail("CI must have Debian's redis-tools: tools/system-packages installs it")
             pytest.skip("Debian's Redis is not installed")
-        makers = {
-            "valkey": LocalServer,
-            "redis": lambda: LocalServer(binary=redis_binary()),
-            # Patient: where the machine stands still for two seconds, nobody shall fail over under these tests.
-            "sentinel": lambda: LocalSentinel(down_after=20.0),
-            "cluster": lambda: LocalCluster(node_timeout=20.0),
+        # Patient: where the machine stands still for two seconds, nobody shall fail over under these tests.
+        makers: dict[str, Callable[[], Any]] = {
+            "valkey": lambda: LocalServer().start(),
+            "redis": lambda: LocalServer(binary=redis_binary()).start(),
+            "sentinel": _at_ease,
+            "cluster": lambda: LocalCluster(node_timeout=20.0).start(),
         }
-        return makers[kind]().__enter__()
+        return makers[kind]()
 
     def close(self) -> None:
         for backend in self._running.values():
             backend.close()
-            backend.owner.__exit__(None, None, None)
+            backend.owner.stop()

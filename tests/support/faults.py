@@ -11,9 +11,11 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
-from holdfast.engine.flow import Flow, NotSent, ReplyLost, Send, Together
+from holdfast.engine.flow import Flow, NotSent, ReplyLost, Send, Sleep, Together
 
 FAULTS = ("reply dropped", "cut before", "silent", "cancel before", "cancel after")
+SOON = 0.002
+"""Where nothing else goes wrong it is not worth waiting before the next attempt."""
 
 
 class Plan:
@@ -37,6 +39,8 @@ class Plan:
             send, throw = None, None
             fault = self.faults.get(self.step)
             number, self.step = self.step, self.step + 1
+            if fault is None and isinstance(effect, Sleep):
+                effect.seconds = min(effect.seconds, SOON)
             if fault is not None:
                 self.hits.append((number, fault, type(effect).__name__))
             try:
