@@ -262,6 +262,30 @@ async def use_runs(hf: Holdfast, proxy: FaultProxy, server: LocalServer) -> None
     await working
 
 
+async def use_once(hf: Holdfast, proxy: FaultProxy) -> None:
+    lose_reply(proxy, "once/mark")
+    assert await hf.filter_new("orders", ["a", ("b", 1), "a"]) == ["a", ("b", 1)]
+    assert await hf.forget("orders", "a") == 1
+    lose_reply(proxy, "once/begin")
+    async with hf.claim("orders", "a", lease=0.6) as claim:
+        deadline = claim._hold.deadline  # type: ignore[union-attr]
+        await until(lambda: claim._hold.deadline > deadline, what="a renewal")  # type: ignore[union-attr]
+    back = await hf.claim("orders", "c").begin()
+    waiting = asyncio.create_task(hf.claim("orders", "c", wait=10).begin())
+    await until(lambda: hf._core.feeds, what="one that waits")
+    await back.release()
+    await (await waiting).confirm()
+    gate = hf.gate("venues", 0.2)
+    while [(await gate.check("v", state)).reason for state in "ABAB"][-1] != "repeated":
+        await gate.forget("v")
+    notices = await until(gate.due, what="a notice")
+    assert await gate.told(notices[0])
+    # One whose caller is gone is taken back.
+    asking = asyncio.create_task(gate.check("v", "C"))
+    await until(lambda: asking.cancel() and asking.done(), what="the end of a check")
+    await until(lambda: not hf._open._background, what="that it is taken back")  # type: ignore[union-attr]
+
+
 class Shelf:
     """Keeps runs that have ended."""
 
@@ -280,6 +304,7 @@ async def test_every_script_runs_with_these_rights(hf: Holdfast, proxy: FaultPro
     await use_work(hf, proxy)
     await use_sessions(hf, proxy)
     await use_runs(hf, proxy, server)
+    await use_once(hf, proxy)
     # expect that nothing was refused, not even where a refusal would be passed over in silence
     assert refusals(server) == []
     # and that every script was there
@@ -299,6 +324,10 @@ def test_the_blocking_twin_needs_no_more(server: LocalServer) -> None:
         with hf.runs("agent").claim("r") as run:
             run.emit(1)
         assert [event.kind for event in hf.runs("agent").events("r")] == ["data", "end"]
+        assert hf.once("orders", "a")
+        with hf.claim("orders", "b") as claim:
+            assert claim
+        assert hf.gate("venues").check("v", "A").notify
     assert refusals(server) == []
 
 
@@ -342,6 +371,12 @@ async def smoke(url: str) -> None:
         async with await agent.claim("r") as run:
             await run.emit(1)
         assert [event.kind async for event in agent.events("r")] == ["data", "end"]
+        assert await hf.filter_new("orders", range(50)) == list(range(50))
+        async with hf.claim("orders", "a") as claim:
+            assert claim
+        gate = hf.gate("venues")
+        assert all(decision.notify for decision in await gate.check_many([(key, "A") for key in range(50)]))
+        assert await gate.due() == []
 
 
 async def test_the_rights_for_sentinel_are_enough(backends: Backends) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import inspect
 import threading
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -145,11 +144,13 @@ class Desks(Fleet):
         super().__init__(backend.url, api)
         self.backend = backend
         self.clock: Clock | None = None
-        self._stack = contextlib.ExitStack()
+        self._server: redis.Redis | None = None
 
     @property
     def server(self) -> redis.Redis:
-        return self._stack.enter_context(contextlib.closing(self.backend.owner.client()))
+        if self._server is None:
+            self._server = self.backend.owner.client()
+        return self._server
 
     def drive(self) -> Clock:
         """Those made after it have a clock that the test moves. One server only."""
@@ -169,7 +170,8 @@ class Desks(Fleet):
 
     async def close(self) -> None:
         await super().close()
-        self._stack.close()
+        if self._server is not None:
+            self._server.close()
 
 
 async def closing(made: Any) -> AsyncIterator[Any]:

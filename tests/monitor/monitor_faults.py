@@ -22,6 +22,8 @@ WINDOW = 300.0
 class LatePlan(Plan):
     """Knows one fault more: `late`, a request that is executed after the one that repeats it."""
 
+    told: BaseException | None = None
+
     def around(self, flow: Flow[Any]) -> Flow[Any]:
         held: list[Send] = []
         inner = super().around(self._holding(flow, held))
@@ -82,8 +84,8 @@ class World:
         """What the bystander does if the subject was told that it may not have happened."""
         self.struck: set[str] = set()
         self.purged: list[str] = []
-        self.done: Callable[[], Awaitable[None]] | None = None
-        """Asserts what the subject was promised when nothing was raised."""
+        self.error: BaseException | None = None
+        """What the subject was told."""
 
     def arm(self) -> None:
         install(self.subject.hf, self.plan)

@@ -403,24 +403,39 @@ async def test_a_message_that_ends_its_workers_is_given_up(posts: Posts, monkeyp
     assert "look at what ends its workers" in letter.error
 
 
-async def test_a_change_that_left_the_log_is_counted(posts: Posts):
-    # Given a subscriber that waits for a retry, and a log that goes on without it
+async def behind(posts: Posts, answer: Callable[[Delivery], Any]) -> tuple[Post, list[Any]]:
+    """One that is told of 1 and has to wait, while 2 waits behind it and the log goes on, beyond its end."""
     posts.drive()
     post = await posts.post(backlog=10)
-    heard = post.hears("ear", failing(1), sources=("web",), retry_delay=60, max_changes=2)
+    heard = post.hears("ear", answer, sources=("web",), retry_delay=60)
     probe = post.hears("probe", sources=("probe",))
     await posts.start(post)
     await post.see(1)
-    await failed(post, 1)
+    await until(lambda: heard)
+    await post.see(2)
+    await until(lambda: len(posts.server.lrange(f"{BASE}q:ear", 0, -1)) == 2)
     for _ in range(12):
         await looked(post, probe)
-    # when it is told again
+    return post, heard
+
+
+async def test_what_a_failing_one_waits_for_outlives_the_log(posts: Posts):
+    post, heard = await behind(posts, failing(1))
     post.later(60)
+    await until(lambda: len(states(heard)) == 3)
+    assert states(heard) == [1, 1, 2]
+    assert not post.events_of(Dropped)
+
+
+async def test_a_change_that_left_the_log_is_counted(posts: Posts):
+    """One that takes its time, and a log that is far too small."""
+    go = asyncio.Event()
+    post, heard = await behind(posts, lambda delivery: go.wait())
+    go.set()
     await until(lambda: post.events_of(Dropped))
-    # expect that nothing breaks, and that what is gone was counted
     assert [(event.reason, event.count) for event in post.events_of(Dropped)] == [("gone before it was told", 1)]
     await post.see(3)
-    await until(lambda: 3 in states(heard))
+    await until(lambda: states(heard) == [1, 3])
 
 
 # -- several workers --------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import redis
-from monitor_desk import Desks
+from monitor_desk import Desk, Desks
 from monitor_faults import OPERATIONS, WINDOW, WITH_WINDOW, EAR, LatePlan, World
 
 from holdfast import HoldfastError, Indeterminate, Unavailable
@@ -37,56 +37,71 @@ class EditedAndMoved(Edited):
         return self._moved.read(room, name) if name == "_time" else super().read(room, name)
 
 
-async def run_with(
-    desks: Desks, server: redis.Redis, plan: LatePlan, operation: str, edit: Any = None, **settings: Any
-) -> bool:
-    """One run of one operation with one plan. Answers whether the plan was met."""
-    server.flushall()
-    clock = desks.drive()
-    if edit is not None:
-        clock.scripts = EditedAndMoved(edit, clock.scripts)
-    options = {"window": WINDOW} if operation in WITH_WINDOW else {}
-    subject, by = await desks.desk({**QUICK, **settings}, **options), await desks.desk(**options)
-    await by.enlist(EAR)
-    world = World(subject, by, server, clock, plan)
-    error: BaseException | None = None
-    try:
+class Stage:
+    """The clock and the bystander of many runs; each run has a subject of its own."""
+
+    def __init__(self, desks: Desks, operation: str, edit: Any = None) -> None:
+        self.desks, self.operation = desks, operation
+        self.server: redis.Redis = desks.server
+        self.clock = desks.drive()
+        if edit is not None:
+            self.clock.scripts = EditedAndMoved(edit, self.clock.scripts)
+        self.options = {"window": WINDOW} if operation in WITH_WINDOW else {}
+        self._by: Desk | None = None
+
+    async def by(self) -> Desk:
+        if self._by is None:
+            self._by = await self.desks.desk(**self.options)
+        return self._by
+
+    async def run(self, plan: LatePlan, **settings: Any) -> bool:
+        """One run of the operation with one plan. Answers whether the plan was met."""
+        self.server.flushall()
+        self.clock.move(0)
+        by, subject = await self.by(), await self.desks.desk({**QUICK, **settings}, **self.options)
+        await by.enlist(EAR)
+        world = World(subject, by, self.server, self.clock, plan)
         try:
-            await OPERATIONS[operation](world)
-        except TOLD as told:
-            error = told
-        plan.faults = {}
-        if error is not None and world.again is not None:
-            await world.again()  # whoever gets an error repeats it
-        world.no_doubles()
-        if operation in WITH_WINDOW:
-            clock.move(WINDOW)
-            await by.settle()
-            assert (await by.settle())[0] == 0
-        await world.finish()
-        await world.check()
-        if operation.startswith("observe"):
-            expected = {"observe_first": 1, "observe_changed": 2, "observe_unchanged": 1, "observe_many": 4}
-            assert len(world.log()) == expected.get(operation, 4), "a change too many, or too few"
-    except AssertionError as problem:
-        raise AssertionError(f"{operation} with {plan.hits}, which ended with {error!r}: {problem}") from problem
-    finally:
-        plan.faults = {}
-        for desk in (subject, by):
-            await desk.actor.stop()
-            desks._actors.remove(desk.actor)
-            await desks.close_client(desk.hf)
-        server.flushall()
-    return bool(plan.hits)
+            await self._checked(world, plan)
+        finally:
+            plan.faults = {}
+            await subject.actor.stop()
+            self.desks._actors.remove(subject.actor)
+            await self.desks.close_client(subject.hf)
+            self.server.flushall()
+        return bool(plan.hits)
+
+    async def _checked(self, world: World, plan: LatePlan) -> None:
+        try:
+            try:
+                await OPERATIONS[self.operation](world)
+            except TOLD as told:
+                world.error = plan.told = told
+            plan.faults = {}
+            if world.error is not None and world.again is not None:
+                await world.again()  # whoever gets an error repeats it
+            world.no_doubles()
+            if self.operation in WITH_WINDOW:
+                world.clock.move(WINDOW)
+                await world.by.settle()
+                assert (await world.by.settle())[0] == 0
+            await world.finish()
+            await world.check()
+            if self.operation.startswith("observe"):
+                expected = {"observe_first": 1, "observe_changed": 2, "observe_unchanged": 1, "observe_many": 4}
+                assert len(world.log()) == expected.get(self.operation, 4), "a change too many, or too few"
+        except AssertionError as problem:
+            told_to = f"{self.operation} with {plan.hits}, which ended with {world.error!r}"
+            raise AssertionError(f"{told_to}: {problem}") from problem
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)
 async def test_every_single_fault(quick: Desks, operation: str):
-    server = quick.server
+    stage = Stage(quick, operation)
     for fault in ALL:
         steps = 0
         for faults in every_step(fault):
-            if not await run_with(quick, server, LatePlan(faults, quick.cancel), operation):
+            if not await stage.run(LatePlan(faults, quick.cancel)):
                 break
             steps += 1
         assert steps >= 1
@@ -98,11 +113,11 @@ PAIRS = (("reply dropped", "reply dropped"), ("reply dropped", "cancel after"), 
 
 @pytest.mark.parametrize("operation", ["observe_changed", "observe_many", "pump", "take", "told", "dead", "replay"])
 async def test_every_pair_of_faults(hands: Desks, operation: str):
-    server = hands.server
+    stage = Stage(hands, operation)
 
     async def run(faults: dict[int, str]) -> int:
         plan = LatePlan(faults, hands.cancel)
-        await run_with(hands, server, plan, operation)
+        await stage.run(plan)
         return len(plan.hits)
 
     for pair in PAIRS:
@@ -120,25 +135,11 @@ class Always(dict[int, str]):
 @pytest.mark.parametrize("operation", ["observe_changed", "pump", "told", "dead", "replay", "settle"])
 async def test_a_fault_that_stays_is_told_truthfully(hands: Desks, operation: str):
     """Cut every time: surely not done. No reply every time: nobody can know."""
-    server = hands.server
+    stage = Stage(hands, operation)
     for fault, kind in (("cut before", Unavailable), ("silent", Indeterminate), ("reply dropped", Indeterminate)):
         plan = LatePlan(Always(fault), hands.cancel)
-        seen: list[BaseException] = []
-        real = OPERATIONS[operation]
-
-        async def noted(world: World, real: Any = real, seen: list[BaseException] = seen) -> None:
-            try:
-                await real(world)
-            except TOLD as error:
-                seen.append(error)
-                raise
-
-        OPERATIONS[operation] = noted
-        try:
-            assert await run_with(hands, server, plan, operation, retry_for=0.1, call_timeout=0.1)
-        finally:
-            OPERATIONS[operation] = real
-        assert isinstance(seen[0], kind), f"{operation} with {fault}: {seen[0]!r}"
+        assert await stage.run(plan, retry_for=0.1, call_timeout=0.1)
+        assert isinstance(plan.told, kind), f"{operation} with {fault}: {plan.told!r}"
 
 
 BUGS: dict[str, tuple[str, str, Any]] = {
@@ -174,11 +175,11 @@ async def test_each_safeguard_is_needed(hands: Desks, bug: str, monkeypatch: pyt
     operation, fault, edit = BUGS[bug]
     if operation == "pump":  # two lines guard it
         monkeypatch.setattr(EditedAndMoved, "__init__", _both)
-    server = hands.server
+    stage = Stage(hands, operation, edit)
 
     async def checked() -> None:
         for step in (0, 0, 1):  # the first time the server may not know the changed script yet
-            await run_with(hands, server, LatePlan({step: fault}, hands.cancel), operation, edit)
+            await stage.run(LatePlan({step: fault}, hands.cancel))
 
     with pytest.raises((AssertionError, HoldfastError)):
         await asyncio.wait_for(checked(), 20)

@@ -272,7 +272,7 @@ async def test_a_process_that_does_not_know_the_store_leaves_the_log_to_those_wh
     args = ("deliver", desk.token, 10, 15.0)
     assert await desk.flow(flows.peek, *args, False) is None
     # but not for ever, when nobody with a store is there any more
-    clock.move(86_400 + 1)
+    clock.move(30 * 86_400 + 1)
     page = await desk.flow(flows.peek, *args, False)
     assert states([page]) == [1]
 

@@ -211,6 +211,32 @@ async def test_one_that_is_told_late_does_not_have_the_last_word(desks: Desks):
     assert await told_of(gate) == []
 
 
+async def test_one_that_is_told_very_late_does_not_have_the_last_word(desks: Desks):
+    clock = desks.drive()
+    gate = (await desks.desk()).gate(window=WINDOW)
+    await gate.reasons("venue", A, B, A, B)
+    clock.move(WINDOW)
+    (notice,) = await gate.due()
+    assert await gate.reasons("venue", C) == ["changed"]
+    clock.move(WINDOW + 1)
+    assert await gate.told(notice) is False
+    assert await told_of(gate) == [C]
+    assert await told_of(gate) == []
+
+
+async def test_a_late_notice_of_something_known_anew_does_not_have_the_last_word(desks: Desks):
+    clock = desks.drive()
+    gate = (await desks.desk()).gate(window=WINDOW)
+    await gate.reasons("venue", A, B, A, B)
+    clock.move(WINDOW)
+    (notice,) = await gate.due()
+    await gate.forget("venue")
+    assert await gate.reasons("venue", C) == ["first"]
+    assert await gate.told(notice) is False
+    assert await told_of(gate) == [C]
+    assert await told_of(gate) == []
+
+
 async def test_a_notice_of_something_forgotten_is_over(desks: Desks):
     clock = desks.drive()
     gate = (await desks.desk()).gate(window=WINDOW)
