@@ -154,7 +154,7 @@ SCENARIO = Scenario(
     name="push",
     title="from `observe` to an HTTP endpoint that has accepted it: one worker process, 1 and 50 subscribers",
     how=(
-        "The server, an observer, one worker process (`hf.work()`, 10 messages at once) and the receiver, which answers "
+        "The server, an observer, a worker process (`hf.work()`, 10 messages at once) and the receiver, which answers "
         "200 at once over connections that stay open, each a process of its own. Every subscriber wants everything; a "
         "state has about 130 bytes of JSON, a change both states. The worker also keeps history and the push log in "
         "SQLite, as webhooks need a store. 2 000, 8 000 and 1 000 changes, observed a hundred in a call; timed from "

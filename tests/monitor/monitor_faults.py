@@ -128,7 +128,13 @@ class World:
         for name in ("ear", "east"):
             waiting = self.queue(name)
             assert len(set(waiting)) == len(waiting), f"a change is twice in the queue of {name}"
-        eternal = [key for key in self.server.keys() if self.server.pttl(key) == -1]
+
+    def all_end(self) -> None:
+        keys = self.server.keys()
+        with self.server.pipeline(transaction=False) as pipe:
+            for key in keys:
+                pipe.pttl(key)
+            eternal = [key for key, life in zip(keys, pipe.execute(), strict=True) if life == -1]
         assert not eternal, f"keys without a life: {eternal}"
 
     # -- the rest of the story, by the bystander

@@ -81,6 +81,7 @@ class Stage:
             if world.error is not None and world.again is not None:
                 await world.again()  # whoever gets an error repeats it
             world.no_doubles()
+            world.all_end()
             if self.operation in WITH_WINDOW:
                 world.clock.move(WINDOW)
                 await world.by.settle()
@@ -98,7 +99,8 @@ class Stage:
 @pytest.mark.parametrize("operation", OPERATIONS)
 async def test_every_single_fault(quick: Desks, operation: str):
     stage = Stage(quick, operation)
-    for fault in ALL:
+    # What an operation does is the same for both twins; how a caller is interrupted is not.
+    for fault in ALL if quick.api == "async" else ("reply dropped", "cancel before", "cancel after"):
         steps = 0
         for faults in every_step(fault):
             if not await stage.run(LatePlan(faults, quick.cancel)):
