@@ -17,10 +17,10 @@ if not text then return {'changed'} end
 local thing = parse_told(text)
 if thing.now ~= ARGV[1] then
   local at = told_at(thing, thing.now, tonumber(ARGV[4]))
-  if at and thing.told ~= UNKNOWN then
+  if thing.told ~= UNKNOWN then
     thing.told = UNKNOWN
     call('SET', KEYS[1], told_text(thing), 'PX', ARGV[3])
-    call('ZADD', KEYS[2], at + ARGV[4], ARGV[2])
+    call('ZADD', KEYS[2], at and at + ARGV[4] or now, ARGV[2])
     call('PEXPIRE', KEYS[2], ARGV[3])
   end
   return {'changed'}
