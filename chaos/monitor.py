@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,13 +21,14 @@ from chaos.runs import begin
 from chaos.traffic import venues as v
 from chaos.traffic.endpoints import Endpoints
 from chaos.traffic.observer import SAFEGUARDS, Node
-from holdfast import Holdfast
+from holdfast import Holdfast, HoldfastError
 from holdfast.memory import MonitorStore
+from holdfast.monitor.monitor import Monitor
 
 PACE = 0.4
-AWAY = "receiver away"
+AWAY, CHANGED = "receiver away", "subscriber changed"
 AWAY_SECONDS = 3.0
-KINDS = {server: (*kinds, AWAY) for server, kinds in RUN_KINDS.items()}
+KINDS = {server: (*kinds, AWAY, CHANGED) for server, kinds in RUN_KINDS.items()}
 LETTERS_AT_ONCE = 1000
 WAITING = ("q:", "due", "slow", "call:", "wait", "p:")
 """Keys that are there while something waits."""
@@ -41,6 +44,8 @@ class MonitorPlan(NamedTuple):
     seconds: float = 60.0
     """In which all results come up; a node may get them later."""
     window: float = 0.0
+    backlog: int = 1000
+    """Changes in the log: so few that it is full now and then, and lets go what still waits somewhere."""
     database: str = ""
     """An empty PostgreSQL; without one a file of SQLite is made."""
     only: str = ""
@@ -71,7 +76,9 @@ def run(plan: MonitorPlan, folder: Path, say: Callable[[str], None] = lambda _: 
         workers = Workers(_node(plan, stage.url, folder, database), plan.workers, v.PAUSE)
         try:
             begin(folder, plan.workers)
-            _misbehave(plan, stage, receivers, workers, say)
+            for fault in _faults(plan):
+                say(f"  {fault.kind}")
+                judge.strike(fault, workers)
             stage.heal()
             workers.heal()
             say("faults are over; waiting until all is observed and told")
@@ -91,7 +98,7 @@ def run(plan: MonitorPlan, folder: Path, say: Callable[[str], None] = lambda _: 
 def _node(plan: MonitorPlan, url: str, folder: Path, database: str) -> list[str]:
     options = [
         part
-        for name in ("schedule", "venues", "steps", "seconds", "window")
+        for name in ("schedule", "venues", "steps", "seconds", "window", "backlog")
         for part in (f"--{name}", str(getattr(plan, name)))
     ]
     without = plan.without if plan.guard == "off" else ""
@@ -101,23 +108,13 @@ def _node(plan: MonitorPlan, url: str, folder: Path, database: str) -> list[str]
     ]  # fmt: skip
 
 
-def _misbehave(
-    plan: MonitorPlan, stage: Stage, receivers: Endpoints, workers: Workers, say: Callable[[str], None]
-) -> None:
+def _faults(plan: MonitorPlan) -> Iterator[Fault]:
+    """Each at its time."""
     kinds = {plan.server: (plan.only,)} if plan.only else KINDS
     for fault in draw(plan.schedule, plan.server, plan.seconds, kinds, PACE):
         time.sleep(fault.after)
         if plan.only != "none":
-            say(f"  {fault.kind}")
-            _strike(fault, stage, receivers, workers)
-
-
-def _strike(fault: Fault, stage: Stage, receivers: Endpoints, workers: Workers) -> None:
-    if fault.kind == AWAY:
-        stage.done[AWAY] = stage.done.get(AWAY, 0) + 1
-        receivers.leave(AWAY_SECONDS)
-    else:
-        stage.strike(fault, workers)
+            yield fault
 
 
 class Judge:
@@ -139,11 +136,32 @@ class Judge:
     def _client(self) -> Holdfast:
         return Holdfast(self._stage.url, retry_for=20.0)
 
+    def _monitor(self, hf: Holdfast) -> Monitor:
+        return v.monitor(hf, self._store, self._plan.window, self._plan.backlog)
+
     async def subscribe(self) -> None:
         async with self._client() as hf:
-            venues = v.monitor(hf, self._store, self._plan.window)
             for subscriber in v.subscribers(self._receivers.urls):
-                await venues.subscribe(subscriber)
+                await self._monitor(hf).subscribe(subscriber)
+
+    def strike(self, fault: Fault, workers: Workers) -> None:
+        done = self._stage.done
+        if fault.kind == AWAY:
+            done[AWAY] = done.get(AWAY, 0) + 1
+            self._receivers.leave(AWAY_SECONDS)
+        elif fault.kind == CHANGED:
+            done[CHANGED] = done.get(CHANGED, 0) + 1
+            asyncio.run(self._change(fault.pick))
+        else:
+            self._stage.strike(fault, workers)
+
+    async def _change(self, pick: int) -> None:
+        """Somebody changes a subscriber, in what makes no difference to what it is told."""
+        known = v.subscribers(self._receivers.urls)
+        changed = replace(known[pick % len(known)], max_changes=10 + pick % 90, timezone=f"Etc/GMT+{pick % 10}")
+        with contextlib.suppress(HoldfastError):  # it is another fault's turn: half of it may be done
+            async with self._client() as hf:
+                await self._monitor(hf).subscribe(changed)
 
     # -- after the faults ---------------------------------------------------------------------------------------
 
@@ -153,7 +171,7 @@ class Judge:
         while len(self._finished()) < self._plan.workers and time.monotonic() < give_up:  # noqa: ASYNC110
             await asyncio.sleep(0.2)
         async with self._client() as hf:
-            venues = v.monitor(hf, self._store, self._plan.window)
+            venues = self._monitor(hf)
             node = Node(-1, venues, Journal(self._folder, "judge"), self._items)
             if self._stage.done.get("failover"):
                 # Whatever a failover forgot: the next look at each venue finds it.
@@ -200,7 +218,7 @@ class Judge:
     async def collect(self, died: int) -> Evidence:
         plan, journal = self._plan, list(entries(self._folder))
         async with self._client() as hf:
-            venues = v.monitor(hf, self._store, plan.window)
+            venues = self._monitor(hf)
             places = {venue: (v.source_of(venue), v.key_of(venue)) for venue in self._truth}
             known = {venue: await venues.get(*place) for venue, place in places.items()}
             history = {venue: self._store.history(v.MONITOR, *place, limit=10_000) for venue, place in places.items()}

@@ -145,6 +145,9 @@ def test_the_parts_that_are_checked_exist(part: str) -> None:
         ("locks", "from . import spec\nfrom ..keys import Id\nfrom holdfast.engine.core import Core", []),
         ("sessions", "from holdfast.locks.lease import Lease", ["holdfast.locks.lease"]),
         ("runs", "from holdfast.locks.lease import Lease", []),
+        ("once", "from holdfast.locks.lease import Lease", ["holdfast.locks.lease"]),
+        ("once", "from holdfast.monitor.record import Change", ["holdfast.monitor.record"]),
+        ("once", "from holdfast.engine.keeper import Hold\nfrom holdfast.once.spec import Space", []),
         ("memory", "from holdfast.locks.lease import Lease", ["holdfast.locks.lease"]),
         ("memory", "from holdfast.locks.fencing import SqlGuard", []),
         ("engine", "from holdfast.locks.flows import acquire", ["holdfast.locks.flows"]),
@@ -243,6 +246,9 @@ def test_the_blocking_twin_has_every_name_of_the_other() -> None:
         return {twins.get(name, name) for name in vars(of) if not name.startswith("_") or name in kept}
 
     from holdfast.locks import lease, lock
+    from holdfast.once import claim, gate
+    from holdfast.sync import claim as sync_claim
+    from holdfast.sync import gate as sync_gate
     from holdfast.sync import lease as sync_lease
     from holdfast.sync import lock as sync_lock
 
@@ -250,6 +256,11 @@ def test_the_blocking_twin_has_every_name_of_the_other() -> None:
     assert names(lease.Lease) == names(sync_lease.Lease)
     for name in ("Lock", "ReadWriteLock", "Semaphore", "AllLocks"):
         assert names(getattr(lock, name)) == names(getattr(sync_lock, name))
+    assert names(claim.Claim) == names(sync_claim.Claim)
+    assert names(gate.Gate) == names(sync_gate.Gate)
+    assert {"once", "filter_new", "forget", "claim", "idempotent", "gate", "settled"} <= {
+        name for kind in holdfast.sync.Holdfast.__mro__ for name in vars(kind)
+    }
 
 
 def test_the_blocking_twin_waits_for_nothing_of_asyncio() -> None:

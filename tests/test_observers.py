@@ -14,12 +14,13 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from prometheus_client import CollectorRegistry
 
-from holdfast import LeaseLost, NotAcquired
+from holdfast import LeaseLost, NotAcquired, Unavailable
 from holdfast.events import Dropped, Expiring, HandlerFailed
 from holdfast.observe import Counters, LogObserver
 from holdfast.observe.otel import OtelObserver
 from holdfast.observe.prometheus import PrometheusObserver
 from holdfast.sync import Holdfast
+from holdfast.testing import FaultProxy
 from support.conditions import until_blocking
 
 
@@ -245,3 +246,82 @@ def test_logs_of_runs_are_louder_for_what_failed(valkey, caplog):
     levels = {(r.holdfast["event"], r.holdfast.get("state", "")): r.levelno for r in caplog.records}
     assert levels["RunFinished", "failed"] == levels["Lost", ""] == logging.WARNING
     assert levels["RunFinished", "completed"] == levels["RunTaken", ""] == logging.DEBUG
+
+
+# -- each thing once ------------------------------------------------------------------------------------------------
+
+ORDER = "order-of-somebody"
+
+
+def once_each(valkey: Any, *observers: Any) -> None:
+    """Ids, claims, states, and answers given without the server."""
+    with (
+        FaultProxy("127.0.0.1", valkey.owner.port) as proxy,
+        Holdfast(proxy.url, observers=observers, retry_for=0.2) as hf,
+        Holdfast(valkey.url) as other,
+    ):
+        assert hf.filter_new("orders", [ORDER, "b", ORDER]) == [ORDER, "b"]
+        assert not hf.once("orders", "b")
+        claim = hf.claim("work", ORDER).begin()
+        assert hf.claim("work", ORDER).begin().state == "busy"
+        claim.confirm()
+        assert hf.claim("work", ORDER).begin().state == "done"
+        lost = hf.claim("work", "lost", lease=0.2).begin()
+        other.forget("work", "lost")
+        until_blocking(lambda: lost.lost)
+        gate = hf.gate("venues")
+        reasons = [gate.check(ORDER, state).reason for state in "AABAB"]
+        assert reasons == ["first", "unchanged", "changed", "changed", "repeated"]
+        proxy.refuse()
+        proxy.cut()
+        assert hf.once("orders", "x", on_outage="allow")
+        assert not hf.once("orders", "x", on_outage="deny")
+        with pytest.raises(Unavailable):
+            hf.once("orders", "x")
+        proxy.heal()
+
+
+def test_counters_of_what_is_done_once(valkey):
+    counters = Counters()
+    once_each(valkey, counters)
+    wanted = {
+        "unique": 2, "duplicate": 3, "acquired": 2, "rejected": 1, "claims: lost": 1, "lost": 0, "suppressed": 1,
+        "states: first": 1, "states: changed": 2, "states: unchanged": 1, "outages: allow": 1, "outages: deny": 1,
+        "outages: raise": 1,
+    }  # fmt: skip
+    until_blocking(lambda: counters["claims: lost"])
+    assert {name: counters[name] for name in wanted} == wanted
+
+
+def test_prometheus_of_what_is_done_once_names_nobody(valkey):
+    registry = CollectorRegistry()
+    once_each(valkey, PrometheusObserver(registry))
+
+    def of(kind: str, *words: str) -> list[float | None]:
+        return [registry.get_sample_value(f"holdfast_{kind}_total", {"outcome": word}) for word in words]
+
+    assert of("ids", "unique", "duplicate") == [2, 2]
+    until_blocking(lambda: of("claims", "lost") == [1])
+    assert of("claims", "acquired", "rejected", "duplicate") == [2, 1, 1]
+    assert of("states", "first", "changed", "suppressed", "unchanged", "repeated") == [1, 2, 1, 1, None]
+    assert of("outages", "allow", "deny", "raise") == [1, 1, 1]
+    assert registry.get_sample_value("holdfast_leases_held") == 0  # a claim is no lease
+    assert ORDER not in str(list(registry.collect()))
+
+
+def test_opentelemetry_of_what_is_done_once_names_nobody_in_metrics(valkey):
+    reader = InMemoryMetricReader()
+    once_each(valkey, OtelObserver(MeterProvider([reader]).get_meter("test")))
+    found = reader.get_metrics_data().to_json()
+    assert all(f'"holdfast.{kind}"' in found for kind in ("ids", "claims", "states", "outages"))
+    words = ("unique", "duplicate", "acquired", "rejected", "suppressed", "first", "changed", "allow", "deny", "raise")
+    assert not [word for word in words if f'"outcome": "{word}"' not in found]
+    assert ORDER not in found
+
+
+def test_logs_of_what_is_done_once_are_louder_for_an_outage(valkey, caplog):
+    with caplog.at_level(logging.DEBUG, logger="holdfast"):
+        once_each(valkey, LogObserver())
+    levels = {record.holdfast["event"]: record.levelno for record in caplog.records if hasattr(record, "holdfast")}
+    assert levels["Outage"] == levels["Lost"] == logging.WARNING
+    assert levels["Filtered"] == levels["Claimed"] == levels["Gated"] == logging.DEBUG

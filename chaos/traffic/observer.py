@@ -180,7 +180,7 @@ async def main(options: argparse.Namespace) -> None:
         hf._core.scripts = Careless(options.without.split(","))
     hf.observe(lambda event: note(journal, event))
     with MonitorStore(options.database) as store:
-        node = Node(number, v.monitor(hf, store, options.window), journal, items)
+        node = Node(number, v.monitor(hf, store, options.window, options.backlog), journal, items)
         async with hf:
             asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, hf.stop_work)
             begin = await wait_to_begin(folder, journal)
@@ -205,6 +205,7 @@ if __name__ == "__main__":
     parser.add_argument("--without", default="")
     for name, kind in (
         ("schedule", int), ("nodes", int), ("venues", int), ("steps", int), ("seconds", float), ("window", float),
+        ("backlog", int),
     ):  # fmt: skip
         parser.add_argument(f"--{name}", type=kind, required=True)
     asyncio.run(main(parser.parse_args()))

@@ -21,7 +21,6 @@ TIMEOUT, MARGIN, READ_LEASE, TASK_LEASE = 1.0, 2.0, 1.0, 2.0
 PAUSE = 4.0
 """How long a frozen node stands still: longer than all of these."""
 INTERVAL = 0.5
-BACKLOG = 100_000
 PAGE = 10
 FIRST = 1_700_000_000.0
 UNSEEN = "seen_by"
@@ -100,9 +99,9 @@ def arrivals(schedule: int, node: int, made: Sequence[Item], seconds: float) -> 
     return sorted(found)
 
 
-def monitor(hf: Holdfast, store: Store, window: float) -> Monitor:
+def monitor(hf: Holdfast, store: Store, window: float, backlog: int) -> Monitor:
     return hf.monitor(
-        MONITOR, ignore=(UNSEEN,), window=window, store=store, allow=("127.0.0.1",), backlog=BACKLOG, workers=12
+        MONITOR, ignore=(UNSEEN,), window=window, store=store, allow=("127.0.0.1",), backlog=backlog, workers=12
     )
 
 

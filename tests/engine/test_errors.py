@@ -25,6 +25,7 @@ from holdfast.engine.embedded import EmbeddedServer
 from holdfast.engine.url import parse
 from holdfast.errors import (
     ConfigurationError,
+    EarlierFailure,
     Fenced,
     HoldfastError,
     Indeterminate,
@@ -62,7 +63,16 @@ def test_the_tree_is_as_drawn() -> None:
 
 
 def test_different_reactions_never_share_a_branch() -> None:
-    apart = [NotAcquired, LeaseLost, Unavailable, Indeterminate, ConfigurationError, ServerError, Fenced]
+    apart = [
+        NotAcquired,
+        LeaseLost,
+        Unavailable,
+        Indeterminate,
+        ConfigurationError,
+        ServerError,
+        Fenced,
+        EarlierFailure,
+    ]
 
     for one in apart:
         assert [other for other in apart if issubclass(other, one)] == [one]
@@ -108,6 +118,8 @@ def test_error_keeps_its_details() -> None:
 
     assert (lost.reason, lost.operation, lost.key) == ("forced", "locks/release", "a")
     assert (fenced.fence, fenced.seen, fenced.key) == (3, 5, "a")
+    earlier = EarlierFailure("mend it", error="ValueError", key="a")
+    assert (earlier.error, earlier.key) == ("ValueError", "a")
 
 
 @pytest.mark.parametrize(
@@ -116,6 +128,7 @@ def test_error_keeps_its_details() -> None:
         Unavailable("check it", operation="x/y", key="k", elapsed=1.0),
         LeaseLost("stop", reason="forced", key="k"),
         Fenced("stop", fence=3, seen=5),
+        EarlierFailure("mend it", error="ValueError", key="k"),
     ],
     ids=lambda error: type(error).__name__,
 )

@@ -161,6 +161,21 @@ class Held:
         return self._result
 
 
+class Till:
+    """Counts what it is asked to charge."""
+
+    def __init__(self, *answers: Any) -> None:
+        self.answers = list(answers)
+        self.asked: list[Any] = []
+
+    def charge(self, key: Any, amount: int = 1) -> Any:
+        self.asked.append((key, amount))
+        answer = self.answers.pop(0) if self.answers else {"receipt": len(self.asked)}
+        if isinstance(answer, BaseException):
+            raise answer
+        return answer
+
+
 def _as_coroutine_function(function: Callable[..., Any]) -> Callable[..., Any]:
     async def called(*args: Any, **kwargs: Any) -> Any:
         result = function(*args, **kwargs)

@@ -193,6 +193,7 @@ async def test_a_claim_asked_for_in_trouble_is_whole(own: Own):
         desk = await own.desks.desk(url=proxy.url, call_timeout=0.2, connect_timeout=0.2, retry_for=8)
         await desk.once("warm", "up")
         proxy.refuse()
+        proxy.cut()
         held = Held()
         working = desk.body(lambda claim: held(), "s", "a", lease=0.3)
         await asyncio.sleep(0.6)

@@ -258,6 +258,13 @@ def _pause(answer: Answer, delivery: Delivery) -> float | None:
     return None
 
 
+def make_call(subscriber: Subscriber, calls: Mapping[str, Handler]) -> Sink:
+    """The function that is meant. Raises ConfigurationError if this process does not have it."""
+    if subscriber.target not in calls:
+        raise ConfigurationError(f"register a function with the name {subscriber.target!r} with the monitor here")
+    return Call(calls[subscriber.target], name=subscriber.target, timeout=subscriber.timeout)
+
+
 def make_sink(subscriber: Subscriber, *, outgoing: Outgoing, calls: Mapping[str, Handler]) -> Sink:
     """What tells this subscriber. Raises ConfigurationError for what can never work; connects to nothing."""
     target, timeout = subscriber.target, subscriber.timeout
@@ -271,9 +278,7 @@ def make_sink(subscriber: Subscriber, *, outgoing: Outgoing, calls: Mapping[str,
         case "apprise":
             return Apprise(target, outgoing=outgoing, timeout=timeout)
         case "call":
-            if target not in calls:
-                raise ConfigurationError(f"register a function with the name {target!r} with the monitor here")
-            return Call(calls[target], name=target, timeout=timeout)
+            return make_call(subscriber, calls)
     raise ConfigurationError(
         f"set the sink of {subscriber.name!r} to webhook, slack, dingtalk, apprise or call, not {subscriber.sink!r}"
     )

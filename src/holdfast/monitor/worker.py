@@ -25,7 +25,7 @@ from holdfast.monitor.outgoing import Outgoing
 from holdfast.monitor.parts import MonitorParts
 from holdfast.monitor.record import Change, Delivery, DeliveryFailed, Push, Sink, Store, Subscriber
 from holdfast.monitor.roster import Roster, apart
-from holdfast.monitor.sinks import make_sink
+from holdfast.monitor.sinks import make_call, make_sink
 from holdfast.monitor.spec import MonitorSpec
 
 PAGE, ENTRIES = 200, 20_000
@@ -78,7 +78,7 @@ class MonitorWorker:
         self._slow = 0
         self._pushes: list[Push] = []
         self._driver: AsyncDriver
-        self._outgoing: Outgoing
+        self._outgoing: Outgoing | None = None
         self._bell: Bell
         self._stopping = False
 
@@ -99,7 +99,7 @@ class MonitorWorker:
     async def run(self) -> None:
         """Until stopped or cancelled. A message that is being sent when it is cancelled is sent again later."""
         core, spec, parts = self._core, self._spec, self._parts
-        self._outgoing = parts.outgoing()
+        self._outgoing = None
         core.mailbox.feeds[spec.channel.encode()] = self._bell.pushed
         deliver, history, tell, settle, log, prune = self._bell.events
         loops: list[Awaitable[Any]] = [
@@ -135,7 +135,8 @@ class MonitorWorker:
             pushes, self._pushes = self._pushes, []
             with contextlib.suppress(Exception):
                 await apart(functools.partial(store.record, pushes))
-        await self._outgoing.close()
+        if self._outgoing is not None:
+            await self._outgoing.close()
 
     async def _loop(self, event: asyncio.Event, step: Callable[[], Awaitable[float]]) -> None:
         """Again and again: one that fails is tried again later, and the others go on."""
@@ -326,9 +327,16 @@ class MonitorWorker:
     def _sink(self, subscriber: Subscriber) -> Sink:
         known = self._sinks.get(subscriber.name)
         if known is None or known[0] != subscriber:
-            known = (subscriber, make_sink(subscriber, outgoing=self._outgoing, calls=self._parts.calls))
+            known = (subscriber, self._make_sink(subscriber))
             self._sinks[subscriber.name] = known
         return known[1]
+
+    def _make_sink(self, subscriber: Subscriber) -> Sink:
+        if subscriber.sink == "call":
+            return make_call(subscriber, self._parts.calls)  # which needs nothing that must be installed
+        if self._outgoing is None:
+            self._outgoing = self._parts.outgoing()
+        return make_sink(subscriber, outgoing=self._outgoing, calls=self._parts.calls)
 
     # -- the rest -----------------------------------------------------------------------------------------------
 
