@@ -13,7 +13,8 @@ from chaos.run import Plan, run
 from chaos.runs import RunPlan
 from chaos.runs import run as run_runs
 
-SHOWN = 20
+SHOWN = 4
+"""Examples of each kind of violation."""
 
 
 def parse(prog: str, plan: Any, off: str, arguments: list[str]) -> argparse.Namespace:
@@ -61,8 +62,9 @@ def report(options: argparse.Namespace, outcome: Any) -> int:
     """The exit code is 0 if what should be clean is, and what should not is not."""
     account = outcome.account
     print(json.dumps({"plan": vars(options), "faults": outcome.faults}))
-    for example in account.examples[:SHOWN]:
-        print(f"  {example[:300]}")
+    for kind in sorted(account.violations):
+        for example in [one for one in account.examples if one.startswith(f"{kind}: ")][:SHOWN]:
+            print(f"  {example[:300]}")
     wrong = {f"wrong: {name}": value for name, value in account.violations.items()}
     happened = (*sorted(account.happened.items()), *sorted(wrong.items()))
     width = max(21, *(len(name) for name, _ in happened))

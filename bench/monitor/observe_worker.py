@@ -167,7 +167,7 @@ async def run(addr: str, keys: int, observations: int) -> None:
         before = await used_memory(server)
         loading = await load(monitor, reader, venues, server)
         await reader.read()
-        log = await server.memory_usage(monitor._spec.key("log"), samples=0)
+        log = await server.memory_usage(monitor._spec.key("log"), samples=0) or 0
         figures = {
             "keys": float(keys),
             "loaded": keys / loading,

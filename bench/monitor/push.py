@@ -18,7 +18,7 @@ from ..harness import Bar, Contestant, Figures, Metric, Results, Scenario, Turn
 from ..report import number
 from .push_worker import MONITOR
 
-LIMIT = 120.0
+LIMIT = 60.0
 SETTLE = 0.3
 WARM = 20
 
@@ -116,7 +116,7 @@ def _phase(observer: fleet.Worker, receiver: fleet.Worker, subscribers: int) -> 
     observed, told = json.loads(observer.line()), json.loads(receiver.line())
     if told["wrong"] or told["subscribers"] != subscribers:
         raise fleet.WorkerFailed(
-            f"{told['wrong']} of {told['subscribers']} subscribers ({subscribers} wanted) got changes twice or unordered"
+            f"{told['subscribers']} of {subscribers} subscribers were told, {told['wrong']} of them twice or unordered"
         )
     return observed, told
 
@@ -155,9 +155,9 @@ SCENARIO = Scenario(
     title="from `observe` to an HTTP endpoint that has accepted it: one worker process, 1 and 50 subscribers",
     how=(
         "The server, an observer, a worker process (`hf.work()`, 10 messages at once) and the receiver, which answers "
-        "200 at once over connections that stay open, each a process of its own. Every subscriber wants everything; a "
-        "state has about 130 bytes of JSON, a change both states. The worker also keeps history and the push log in "
-        "SQLite, as webhooks need a store. 2 000, 8 000 and 1 000 changes, observed a hundred in a call; timed from "
+        "200 over connections that stay open, each a process of its own. Every subscriber wants everything; a state "
+        "has about 140 bytes of JSON, a change both states. The worker also keeps history and the push log in SQLite, "
+        "as webhooks need a store. 2 000, 8 000 and 1 000 changes, observed a hundred in a call; timed from "
         "just before the first call until the receiver has answered the last message. A subscriber gets one message "
         "at a time, in order, acknowledged on the server after each. p50 and p99: changes one by one, each 25 ms (50 "
         "subscribers: 300 ms) after the one before, timed from just before `observe`; with 50 subscribers every "
@@ -167,7 +167,7 @@ SCENARIO = Scenario(
     metrics=(
         Metric("changes", "changes", "per s", 0),
         Metric("messages", "messages", "per s", 0),
-        Metric("deliveries", "changes ×\nsubscribers", "per s", 0),
+        Metric("deliveries", "changes by\nsubscribers", "per s", 0),
         Metric("observed", "observed\nmeanwhile", "per s", 0),
         Metric("server_us", "server CPU\nper message", "µs", 0, higher_is_better=False),
         Metric("p50", "idle, p50", "ms", 2, higher_is_better=False),
@@ -178,5 +178,6 @@ SCENARIO = Scenario(
     turn=turn,
     bars=bars,
     plots=("changes", "messages", "p50", "p99"),
+    log_scale=frozenset({"changes", "messages"}),
     rounds=3,
 )

@@ -29,9 +29,9 @@ KEYS, BATCH = 1_000, 100
 WORKERS = 10
 
 
-def change(number: int, sent: int = 0) -> tuple[str, str, dict[str, Any]]:
+def change(phase: int, number: int, sent: int = 0) -> tuple[str, str, dict[str, Any]]:
     key = number % KEYS
-    return SOURCE, f"venue-{key}", state(key, number) | {"sent": sent}
+    return SOURCE, f"venue-{key}", state(key, number) | {"phase": phase, "sent": sent}
 
 
 async def work(addr: str, store: str, port: int, subscribers: int, max_changes: int) -> None:
@@ -53,19 +53,19 @@ async def observe(addr: str, phases: list[str]) -> None:
         monitor = hf.monitor(MONITOR)
         await monitor.observe_many([(SOURCE, f"venue-{key}", state(key, -1)) for key in range(KEYS)])
         print("ready", flush=True)
-        for phase in phases:
+        for at, phase in enumerate(phases):
             count, _, pace = phase.partition("@")
             if not await asyncio.to_thread(sys.stdin.readline):
                 return
             started = time.monotonic_ns()
             if pace:
                 for number in range(int(count)):
-                    await monitor.observe(*change(number, time.monotonic_ns()))
+                    await monitor.observe(*change(at, number, time.monotonic_ns()))
                     await asyncio.sleep(float(pace) / 1000)
             else:
-                for at in range(0, int(count), BATCH):
-                    several = range(at, min(at + BATCH, int(count)))
-                    await monitor.observe_many([change(number) for number in several])
+                for begin in range(0, int(count), BATCH):
+                    several = range(begin, min(begin + BATCH, int(count)))
+                    await monitor.observe_many([change(at, number) for number in several])
             print(json.dumps({"started": started, "ended": time.monotonic_ns()}), flush=True)
         await asyncio.to_thread(sys.stdin.readline)
 
@@ -89,13 +89,11 @@ def bare(port: int, phases: list[str]) -> None:
 
 
 def _request(number: int) -> bytes:
-    source, key, now = change(number)
+    source, key, now = change(0, number)
     told = Change("0" * 16, MONITOR, source, key, "changed", state(number % KEYS, -1), now, 0.0, 0.0)
     body = as_json(Delivery("0" * 32, MONITOR, "bare", (told,), 1, 0.0))
-    head = (
-        f"POST / HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
-    )
-    return head.encode() + body
+    head = ("POST / HTTP/1.1", "Host: 127.0.0.1", "Content-Type: application/json", f"Content-Length: {len(body)}")
+    return "\r\n".join((*head, "", "")).encode() + body
 
 
 if __name__ == "__main__":

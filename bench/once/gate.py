@@ -64,6 +64,6 @@ SCENARIO = Scenario(
     bars=bars,
     ratio=("check", SET_GET),
     plots=("check", "many_1", "many_10"),
-    rounds=5,
+    rounds=3,
     seconds=0.8,
 )

@@ -53,7 +53,7 @@ SCENARIO = Scenario(
     name="idempotent",
     title="a function that does nothing, once for each key: 100 callers in one process, and one caller",
     how=(
-        "Results of 30 bytes, kept for an hour. Holdfast: `@hf.idempotent(key=...)`, 100 callers in one event loop; "
+        "Results of 35 bytes, kept for an hour. Holdfast: `@hf.idempotent(key=...)`, 100 callers in one event loop; "
         "that of holdfast.sync, 100 threads. AWS Lambda Powertools: `@idempotent_function` with CachePersistenceLayer "
         "on redis-py and hiredis; it blocks, so it gets 100 threads too. A single caller is one task, or one thread. A "
         "new key is two round trips for both, a stored result one for Holdfast and three for Powertools (SET NX, GET, "

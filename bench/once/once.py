@@ -68,5 +68,5 @@ SCENARIO = Scenario(
     ratio=("ids", REDIS_PY),
     plots=("ids", "p50", "p50_sync"),
     rounds=5,
-    seconds=1.0,
+    seconds=0.8,
 )

@@ -288,6 +288,37 @@ async def use_once(hf: Holdfast, proxy: FaultProxy) -> None:
     await until(lambda: not hf._open._background, what="that it is taken back")  # type: ignore[union-attr]
 
 
+async def use_monitor(hf: Holdfast) -> None:
+    venues = hf.monitor("venues", window=0.3, backlog=10)
+    told: list[Any] = []
+
+    @venues.subscriber("ear", first=True, retries=1, retry_delay=0.0, max_changes=2)
+    async def ear(delivery: holdfast.Delivery) -> None:
+        told.append(delivery)
+        if len(told) < 3:
+            raise ValueError("not now")
+
+    working = asyncio.create_task(hf.work())
+    for state in "ABAB":
+        await venues.observe("web", "a", state)
+    assert await venues.get("web", "a") == "B"
+    (letter,) = await until(venues.dead_letters, what="a dead letter")
+    assert await venues.replay(letter.id) > 0
+    await until(
+        lambda: any(change.kind == "settled" for one in told for change in one.changes), what="what it settled to"
+    )
+    for number in range(15):  # more than the log has room for
+        await venues.observe("web", "b", number)
+        await until(lambda n=number: told[-1].changes[-1].after == n)
+    venues.parser("raw")(lambda raw: [("c", raw)])
+    assert await venues.process("raw", "task", 1) is not None
+    assert (await venues.status()).waiting.keys() == {"ear"}
+    assert await venues.unsubscribe("ear")
+    assert await venues.forget("web", "a")
+    hf.stop_work()
+    await working
+
+
 class Shelf:
     """Keeps runs that have ended."""
 
@@ -307,6 +338,7 @@ async def test_every_script_runs_with_these_rights(hf: Holdfast, proxy: FaultPro
     await use_sessions(hf, proxy)
     await use_runs(hf, proxy, server)
     await use_once(hf, proxy)
+    await use_monitor(hf)
     # expect that nothing was refused, not even where a refusal would be passed over in silence
     assert refusals(server) == []
     # and that every script was there
@@ -330,6 +362,7 @@ def test_the_blocking_twin_needs_no_more(server: LocalServer) -> None:
         with hf.claim("orders", "b") as claim:
             assert claim
         assert hf.gate("venues").check("v", "A").notify
+        assert hf.monitor("venues").observe("web", "a", 1).changed
     assert refusals(server) == []
 
 
@@ -379,6 +412,7 @@ async def smoke(url: str) -> None:
         gate = hf.gate("venues")
         assert all(decision.notify for decision in await gate.check_many([(key, "A") for key in range(50)]))
         assert await gate.due() == []
+        assert (await hf.monitor("venues").observe("web", "a", 1)).changed
 
 
 async def test_the_rights_for_sentinel_are_enough(backends: Backends) -> None:

@@ -341,7 +341,7 @@ def test_time_is_up_and_nothing_was_executed() -> None:
     assert (driven.error.operation, driven.error.key, driven.error.elapsed) == ("locks/test", "the-key", 1.5)
 
 
-@pytest.mark.parametrize("text", ["LOADING x", "TRYAGAIN x", "BUSY x", "READONLY x", "CLUSTERDOWN x", "NOSCRIPT x"])
+@pytest.mark.parametrize("text", ["LOADING x", "TRYAGAIN x", "BUSY x", "READONLY x", "CLUSTERDOWN x"])
 def test_time_is_up_and_the_server_said_that_it_did_not_act(text: str) -> None:
     driven = Driven(until=101.0)
     driven.clock.now = 101.5
@@ -351,6 +351,16 @@ def test_time_is_up_and_the_server_said_that_it_did_not_act(text: str) -> None:
 
     assert type(driven.error) is Unavailable
     assert text in str(driven.error)
+
+
+def test_time_is_up_and_the_server_only_wants_the_text_of_the_script() -> None:
+    driven = Driven(until=101.0)
+    driven.clock.now = 101.5
+    driven.say("NOSCRIPT x")
+    # expect it to be sent along, once more; but not for ever
+    assert isinstance(driven.effect, Send)
+    driven.say("NOSCRIPT x")
+    assert type(driven.error) is Unavailable
 
 
 def test_time_is_up_and_a_reply_was_lost() -> None:

@@ -12,7 +12,7 @@ import pytest
 from monitor_desk import BASE, Post, Posts, queue, states
 
 from holdfast import Delivery, DeliveryFailed
-from holdfast.events import Delivered, Dropped, NotDelivered
+from holdfast.events import Delivered, Dropped, NotDelivered, ServerWarning
 from holdfast.monitor import flows, worker
 from support.conditions import until
 
@@ -361,9 +361,7 @@ async def test_who_was_cancelled_in_the_middle_hears_the_same_message_again(post
     assert states(more) == [1, 2]
 
 
-async def test_who_died_while_it_told_is_followed_when_its_time_is_over(
-    posts: Posts, monkeypatch: pytest.MonkeyPatch
-):
+async def test_who_died_while_it_told_is_followed_when_its_time_is_over(posts: Posts, monkeypatch: pytest.MonkeyPatch):
     # Given a worker that is gone with what it was about to tell
     posts.drive()
     one, two = await posts.post(), await posts.post()
@@ -485,3 +483,15 @@ async def test_a_worker_that_stops_is_followed_by_another(posts: Posts):
     await two.see(2)
     await until(lambda: len(states(heard + more)) == 2)
     await two.stop()
+
+
+@pytest.mark.parametrize("twin", ["async", "sync"])
+async def test_work_can_be_run_again(posts: Posts, twin: str):
+    post = await posts.post(twin)
+    heard = [post.hears(name) for name in ("x", "y", "z")]
+    for number in range(3):
+        await posts.start(post)
+        await post.see(number)
+        await until(lambda n=number: all(states(one) == list(range(n + 1)) for one in heard))
+        await post.stop()
+    assert not [event for event in post.events_of(ServerWarning) if "monitor" in event.message]

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from typing import Any
 
 import pytest
 from monitor_desk import BASE, Desk, Desks, log_ids, queue, states
 
-from holdfast import ConfigurationError, HoldfastError, QueueFull, Subscriber
+from holdfast import ConfigurationError, Holdfast, HoldfastError, QueueFull, ServerFull, Subscriber
 from holdfast.engine.payload import encode
 from holdfast.events import Dropped
 from holdfast.monitor import flows
+from holdfast.testing import LocalServer
+from support.actors import AsyncActor
 from support.mutants import Edited
 
 EAR = Subscriber("ear", "call", "ear", first=True)
@@ -275,6 +278,31 @@ async def test_a_process_that_does_not_know_the_store_leaves_the_log_to_those_wh
     clock.move(30 * 86_400 + 1)
     page = await desk.flow(flows.peek, *args, False)
     assert states([page]) == [1]
+
+
+# -- a full server ----------------------------------------------------------------------------------------------------
+
+
+async def test_a_full_server_refuses_what_adds_and_lets_what_waits_be_told():
+    with LocalServer() as server, closing(server.client()) as admin:
+        async with Holdfast(server.url) as hf:
+            desk = Desk(AsyncActor(hf))
+            await desk.enlist(EAR)
+            ids = await see(desk, 1, 2)
+            admin.config_set("maxmemory", 1)
+            # when the server has no memory left: nothing is found that could not be told
+            with pytest.raises(ServerFull):
+                await desk.observe("web", "a", 3)
+            # expect that what waits can be told, and that dead letters can be looked at and thrown away
+            telling = await desk.taken(calls=("ear",))
+            assert [change.id for change in telling.changes] == ids
+            assert await desk.done(telling, "dead")
+            (letter,) = await desk.dead_letters()
+            assert await desk.purge(letter.id)
+            assert await desk.get("web", "a") == 2
+            admin.config_set("maxmemory", 0)
+            assert (await desk.observe("web", "a", 3)).before == 2
+            await desk.actor.stop()
 
 
 # -- every key ends ---------------------------------------------------------------------------------------------------

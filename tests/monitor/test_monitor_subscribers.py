@@ -225,6 +225,26 @@ async def test_nobody_is_passed_over_while_the_database_is_away(posts: Posts, st
     await until(lambda: states(heard) == [1, 2])
 
 
+async def test_a_receiver_that_says_when_is_asked_then(posts: Posts, store: MonitorStore, endpoint: Endpoint):
+    posts.drive()
+    endpoint.behaviours[:] = [answers(503, Retry_After="120"), answers(200)]
+    post = await with_store(posts, store)
+    heard = post.hears()
+    await post.do("subscribe", hook(endpoint, retry_delay=1))
+    await posts.start(post)
+    await post.see(1)
+    await until(lambda: post.events_of(NotDelivered))
+    post.later(119)
+    await post.see(2)
+    await until(lambda: states(heard) == [1, 2])
+    assert len(endpoint.requests) == 1
+    post.later(1)
+    await until(lambda: len(endpoint.requests) >= 2)
+    one, two = endpoint.requests[:2]
+    assert one.headers["idempotency-key"] == two.headers["idempotency-key"]
+    assert (one.body, two.headers["holdfast-attempt"]) == (two.body, "2")
+
+
 async def test_a_name_is_a_functions_or_in_the_store(posts: Posts, store: MonitorStore, endpoint: Endpoint):
     post = await with_store(posts, store)
     post.hears("ear")

@@ -164,6 +164,8 @@ async def test_a_worker_tells_what_has_settled(posts: Posts):
         post.ring()
     await until(lambda: len(all_told()) == 3)
     assert sorted(all_told()) == ["A", "B", "B"]
-    settled = [change for found in heard for delivery in found for change in delivery.changes if change.kind == "settled"]
+    settled = [
+        change for found in heard for delivery in found for change in delivery.changes if change.kind == "settled"
+    ]
     assert [(change.after, change.before) for change in settled] == [("B", None)]
     assert posts.server.zcard(f"{BASE}wait") == 0

@@ -275,7 +275,9 @@ async def nobody_waits_for_the_retry_of_another(world: World):
     await made.see(1, key="bad")
     await until(lambda: bad)
     await made.see(1, key="good")
-    await until(lambda: good, within=1.5, what="PITFALL 43: the retry sleeps inside the worker; the other one's message")
+    await until(
+        lambda: good, within=1.5, what="PITFALL 43: the retry sleeps inside the worker; the other one's message"
+    )
 
 
 async def from_a_full_pool(self: Any, *args: Any) -> None:
@@ -332,4 +334,3 @@ async def test_it_holds(case: Case, backends: Backends):
 @pytest.mark.parametrize("case", cases.with_bugs())
 async def test_with_the_bug_it_is_found(case: Case, backends: Backends):
     await fails(case, backends)
-

@@ -190,9 +190,10 @@ def call(
                 if unknown:  # refused now, but an attempt before may have gone through
                     raise _gave_up(True, error, script.name, key, clock() - started) from error
                 raise
-        if clock() >= until:
+        patient = wait or attempt > 8
+        if clock() >= until and (patient or attempt > 4):  # what is only to be sent elsewhere, or with its text, is
             raise _gave_up(unknown, problem, script.name, key, clock() - started) from problem
-        if wait or attempt > 8:
+        if patient:
             yield Sleep(max(0.0, min(backoff(attempt), until - clock())))
         attempt += 1
 

@@ -6,6 +6,7 @@
 -- base .. code       hash   subscribers that are functions, as their processes have said; nothing: unsubscribed
 -- base .. subs       string when the subscribers were changed last, in microseconds
 -- base .. q:WHO      list   what a subscriber is to be told of, oldest first: times, or changes whole (after a !)
+-- base .. heads      zset   subscribers by the first change that stands in their queue as a time only
 -- base .. d:WHO      hash   how far telling has come: who tells, how many changes, since which attempt
 -- base .. due, slow, call:WHAT  zsets  when to tell whom: as usual; those that failed last; those that are functions
 -- base .. wait       zset   things whose state was not told, by the end of its window
@@ -13,7 +14,7 @@
 local KEEP = 2592000000
 local QUEUE_MOST = 10000
 local DAY = 86400000
-local NUMBERS = 100
+local NUMBERS, AT_ONCE = 100, 20
 
 local function base_key(name) return ARGV[1] .. name end
 
@@ -28,44 +29,6 @@ local function read_by_all(at)
   local told, kept, looked = unpack(call('HMGET', base_key('cur'), 'deliver', 'history', 'history@'))
   if not told or tonumber(told) < at then return false end
   return not kept or tonumber(kept) >= at or tonumber(looked or '0') < now - DAY
-end
-
--- Is there room for one more change? The oldest one goes, if everybody has seen it.
-local function room(most)
-  local size = call('XLEN', base_key('log'))
-  if size < most then return true end
-  local oldest = call('XRANGE', base_key('log'), '-', '+', 'COUNT', 2)
-  if not read_by_all(tonumber(string.sub(oldest[1][1], 1, -3))) then return false end
-  if size > most and oldest[2] and read_by_all(tonumber(string.sub(oldest[2][1], 1, -3))) then
-    size = size - 1  -- another process lets it have more, or did: two go for one that comes
-  end
-  call('XTRIM', base_key('log'), 'MAXLEN', '=', size - 1)
-  return true
-end
-
-local last, idle
-local function add(kind, identity, before, after, observed)
-  if not last then
-    -- Also after what readers have seen: a failover may have forgotten the number, and set the clock back.
-    local told, kept = unpack(call('HMGET', base_key('cur'), 'deliver', 'history'))
-    local newest = known(call('GET', base_key('seq')))
-    -- Who is behind reads on by itself; who has seen everything waits to be told.
-    idle = known(told) >= newest or known(kept) >= newest
-    last = math.max(newest, known(told), known(kept))
-  end
-  last = math.max(last + 1, now_us)
-  call('XADD', base_key('log'), string.format('%d-0', last), 'k', kind, 'i', identity, 'b', before, 'a', after, 'o',
-    string.format('%d', observed))
-  return last
-end
-
--- After the last `add`: remember the time, and tell whoever reads.
-local function added()
-  if not last then return end
-  call('SET', base_key('seq'), string.format('%d', last), 'PX', KEEP)
-  keep('log')
-  keep('cur')
-  if idle then call('SPUBLISH', base_key('ch'), '1') end
 end
 
 -- A change whole: its time and its fields, each with its length before it.
@@ -94,7 +57,8 @@ local function change_of(item)
 end
 
 -- Whoever is behind may be so for longer than the log keeps what it waits for: from now on it has that whole.
-local function make_whole(queue)
+local function make_whole(who)
+  local queue = base_key('q:' .. who)
   local items = call('LRANGE', queue, 0, -1)
   for i, item in ipairs(items) do
     if string.sub(item, 1, 1) ~= '!' then
@@ -102,6 +66,52 @@ local function make_whole(queue)
       if change then call('LSET', queue, i - 1, whole(change[1], change[2])) end
     end
   end
+  call('ZREM', base_key('heads'), who)
+end
+
+-- Is there room for one more change? The oldest one goes, if everybody has seen it.
+local function room(most)
+  local size = call('XLEN', base_key('log'))
+  if size < most then return true end
+  local oldest = call('XRANGE', base_key('log'), '-', '+', 'COUNT', 2)
+  if not read_by_all(tonumber(string.sub(oldest[1][1], 1, -3))) then return false end
+  -- Another process may let it have more, or did: then two go for one that comes.
+  local two = size > most and oldest[2] and read_by_all(tonumber(string.sub(oldest[2][1], 1, -3)))
+  local go = two and 2 or 1
+  -- Nobody may wait for what goes.
+  local last_to_go = tonumber(string.sub(oldest[go][1], 1, -3))
+  for _, who in ipairs(call('ZRANGEBYSCORE', base_key('heads'), '-inf', last_to_go, 'LIMIT', 0, AT_ONCE)) do
+    make_whole(who)
+  end
+  if call('ZCOUNT', base_key('heads'), '-inf', last_to_go) == 0 then
+    call('XTRIM', base_key('log'), 'MAXLEN', '=', size - go)
+  end
+  return true
+end
+
+local last, idle
+local function add(kind, identity, before, after, observed)
+  if not last then
+    -- Also after what readers have seen: a failover may have forgotten the number, and set the clock back.
+    local told, kept = unpack(call('HMGET', base_key('cur'), 'deliver', 'history'))
+    local newest = known(call('GET', base_key('seq')))
+    -- Who is behind reads on by itself; who has seen everything waits to be told.
+    idle = known(told) >= newest or known(kept) >= newest
+    last = math.max(newest, known(told), known(kept))
+  end
+  last = math.max(last + 1, now_us)
+  call('XADD', base_key('log'), string.format('%d-0', last), 'k', kind, 'i', identity, 'b', before, 'a', after, 'o',
+    string.format('%d', observed))
+  return last
+end
+
+-- After the last `add`: remember the time, and tell whoever reads.
+local function added()
+  if not last then return end
+  call('SET', base_key('seq'), string.format('%d', last), 'PX', KEEP)
+  keep('log')
+  keep('cur')
+  if idle then call('SPUBLISH', base_key('ch'), '1') end
 end
 
 -- The subscribers are others now.

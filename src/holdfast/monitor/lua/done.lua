@@ -42,7 +42,7 @@ call('HSET', state, 'token', '', 'ended', ARGV[3])
 if outcome == 'later' then call('HSET', state, 'attempt', math.max(0, known(attempt) - 1)) end
 if outcome == 'again' then
   call('HSET', state, 'failed', known(failed) + 1, 'bad', known(bad) + 1)
-  if known(bad) == 0 then make_whole(queue) end
+  if known(bad) == 0 then make_whole(who) end
 elseif outcome ~= 'back' and (outcome ~= 'later' or known(failed) + known(attempt) <= 1) then
   -- What was never tried is put together anew: more may have come.
   if outcome == 'dead' then bury() end
@@ -55,7 +55,13 @@ bad = known(call('HGET', state, 'bad'))
 list = list or 'due'
 call('ZREM', base_key(list), who)
 call('ZREM', KEYS[2], who)
-if call('EXISTS', queue) == 1 then
+local head = call('LINDEX', queue, 0)
+if not head then
+  call('ZREM', base_key('heads'), who)
+elseif string.sub(head, 1, 1) ~= '!' then
+  call('ZADD', base_key('heads'), head, who)
+end
+if head then
   local where = (list == 'due' and bad > 0) and KEYS[2] or base_key(list)
   call('ZADD', where, now + ARGV[5], who)
   call('PEXPIRE', where, KEEP)

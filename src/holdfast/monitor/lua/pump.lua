@@ -43,7 +43,7 @@ while at <= #ARGV do
   local bad, told, before = unpack(call('HMGET', state, 'bad', 'told', 'list'))
   if before and before ~= list then call('ZREM', base_key(before), who) end
   local size = call('LLEN', queue)
-  if size > NUMBERS and string.sub(call('LINDEX', queue, 0), 1, 1) ~= '!' then make_whole(queue) end
+  if size > NUMBERS and string.sub(call('LINDEX', queue, 0), 1, 1) ~= '!' then make_whole(who) end
   local items = {}
   for i = at + 7, at + 6 + count do
     local item = ARGV[i]
@@ -52,6 +52,7 @@ while at <= #ARGV do
       local change = change_of(item)
       if change then item = whole(change[1], change[2]) end
     end
+    if string.sub(item, 1, 1) ~= '!' then call('ZADD', base_key('heads'), 'NX', item, who) end
     items[#items + 1] = item
   end
   call('RPUSH', queue, unpack(items))
@@ -67,5 +68,6 @@ while at <= #ARGV do
 end
 call('HSET', base_key('cur'), ARGV[2], ARGV[5])
 keep('cur')
+keep('heads')
 if news then call('SPUBLISH', base_key('ch'), '2') end
 return {'settled', dropped}

@@ -15,6 +15,6 @@ local was = known(call('HSTRLEN', KEYS[1], who)) > 0 and 1 or 0
 if was == 1 then call('HSET', KEYS[1], who, '') end  -- whoever has the function finds that it is not wanted any more
 local list = call('HGET', base_key('d:' .. who), 'list')
 call('DEL', base_key('q:' .. who), base_key('d:' .. who))
-for _, where in ipairs({'due', 'slow', list or 'due'}) do call('ZREM', base_key(where), who) end
+for _, where in ipairs({'due', 'slow', 'heads', list or 'due'}) do call('ZREM', base_key(where), who) end
 changed_subscribers()
 return {'removed', was, left}
