@@ -46,6 +46,7 @@ class Reader:
     def __init__(self, monitor: Monitor) -> None:
         self._monitor = monitor
         self._begin = b""
+        self._version = 0
         self._newest = 0
         self.unread = 0
         self._one_at_a_time = asyncio.Lock()
@@ -66,8 +67,8 @@ class Reader:
             self.unread, end = 0, b"%d" % self._newest
             if not self._begin:
                 page = await self._run(flows.peek(core, spec, "deliver", core.client_id, 1, 15.0, False))
-                self._begin = page.begin
-            page = Page(0.0, 0, self._begin, [], 0, end)
+                self._begin, self._version = page.begin, page.version
+            page = Page(0.0, self._version, self._begin, [], 0, end)
             if not await self._run(flows.pump(core, spec, "deliver", core.client_id, page, ())):
                 raise SystemExit("adjust Reader to the monitor's scripts: the log was not read on")
             self._begin = end

@@ -68,6 +68,7 @@ FREES_OR_KEEPS = {
     "monitor/take",
     "monitor/done",
     "monitor/strike",
+    "monitor/replay",
 }
 """What must work on a full server. Adding a script here needs a reason: it can grow a server that is full."""
 

@@ -1,4 +1,4 @@
-#!lua
+#!lua flags=allow-oom
 -- monitor/replay      retry: safe
 -- KEYS  1 dead        stream
 --       2 none        string never there: a slot that is moving is not used
