@@ -30,7 +30,7 @@ AWAY, CHANGED = "receiver away", "subscriber changed"
 AWAY_SECONDS = 3.0
 KINDS = {server: (*kinds, AWAY, CHANGED) for server, kinds in RUN_KINDS.items()}
 LETTERS_AT_ONCE = 1000
-WAITING = ("q:", "due", "slow", "call:", "wait", "p:")
+WAITING = ("q:", "due", "slow", "call:", "wait", "p:", "heads")
 """Keys that are there while something waits."""
 
 

@@ -37,10 +37,8 @@ class Moved(Scripts):
         if name == "_time" and text is not None:
             line = "local time = call('TIME')"
             assert line in text
-            text = text.replace(
-                line,
-                f"local ms = tonumber(call('GET', '{CLOCK}'))\nlocal time = {{math.floor(ms / 1000), (ms % 1000) * 1000}}",
-            )
+            ms = f"local ms = tonumber(call('GET', '{CLOCK}'))\n"
+            text = text.replace(line, ms + "local time = {math.floor(ms / 1000), (ms % 1000) * 1000}")
         return text
 
 

@@ -160,9 +160,9 @@ class World:
         for name in {"ear", "east"} - self.struck:
             heard = self.receiver.heard[name]
             assert len(set(heard)) == len(heard), f"{name} was told of a change twice"
-            kept = [one for one in truth if name != "ear" or one not in letters and one not in self.purged]
+            kept = [one for one in truth if name != "ear" or (one not in letters and one not in self.purged)]
             assert sorted(heard) == kept, f"{name} was not told of each change once"
-            assert name in ("ear",) or heard == kept, f"{name} was told in another order"
+            assert name == "ear" or heard == kept, f"{name} was told in another order"
             assert not self.queue(name)
 
 
@@ -338,7 +338,7 @@ OPERATIONS: dict[str, Callable[[World], Awaitable[None]]] = {
     "observe_first": observe_first, "observe_changed": observe_changed, "observe_unchanged": observe_unchanged,
     "observe_many": observe_many, "observe_held_back": observe_held_back, "settle": settle, "forget": forget,
     "peek": peek, "pump": pump, "take": take, "told": ending("told", 0), "again": ending("again", 1),
-    "dead": ending("dead", 1), "later": ending("later", 0), "back": ending("back", 0), "too_late": too_late, "enlist": enlist,
-    "strike": strike, "replay": replay, "purge": purge, "look": look,
+    "dead": ending("dead", 1), "later": ending("later", 0), "back": ending("back", 0), "too_late": too_late,
+    "enlist": enlist, "strike": strike, "replay": replay, "purge": purge, "look": look,
 }  # fmt: skip
 WITH_WINDOW = ("settle", "observe_held_back")

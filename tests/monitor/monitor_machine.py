@@ -291,6 +291,7 @@ class MonitorMachine(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         """In the end everybody has heard of everything it wants, once, and what is dead is kept."""
+        assert not [key for key in self.server.keys() if self.server.pttl(key) == -1], "a key without a life"
         self.now += 100_000
         self._set_clock()
         self.server.delete(f"{BASE}p:deliver")

@@ -132,7 +132,7 @@ async def test_a_full_log_costs_a_little_more_and_not_more_with_its_size(hands: 
         for turn in range(backlog // 20 + 2):
             await desk.observe_many([("web", n, turn) for n in range(20)])
             while await desk.read(ALL):
-                pass
+                await desk.tell()
         assert (await desk.status()).changes == backlog
         done = await commands_of(server, lambda d=desk: d.observe("web", 0, "new"))
         costs.append(inside(done))

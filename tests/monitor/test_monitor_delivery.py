@@ -425,10 +425,25 @@ async def test_what_a_failing_one_waits_for_outlives_the_log(posts: Posts):
     assert not post.events_of(Dropped)
 
 
-async def test_a_change_that_left_the_log_is_counted(posts: Posts):
-    """One that takes its time, and a log that is far too small."""
+async def test_what_a_slow_one_waits_for_outlives_the_log_too(posts: Posts):
     go = asyncio.Event()
     post, heard = await behind(posts, lambda delivery: go.wait())
+    go.set()
+    await until(lambda: states(heard) == [1, 2])
+    assert not post.events_of(Dropped)
+
+
+async def test_a_change_that_the_log_has_lost_is_counted(posts: Posts):
+    """Somebody has removed it by hand."""
+    post = await posts.post()
+    go = asyncio.Event()
+    heard = post.hears("ear", lambda delivery: go.wait())
+    await posts.start(post)
+    await post.see(1)
+    await until(lambda: heard)
+    await post.see(2)
+    await until(lambda: len(queue(posts.server, "ear")) == 2)
+    posts.server.xdel(f"{BASE}log", f"{queue(posts.server, 'ear')[1]}-0")
     go.set()
     await until(lambda: post.events_of(Dropped))
     assert [(event.reason, event.count) for event in post.events_of(Dropped)] == [("gone before it was told", 1)]

@@ -1,5 +1,5 @@
-"""At every step of every operation of a monitor: reply dropped, connection cut, silence, caller cancelled, a request that
-is executed after its repeat.
+"""At every step of every operation of a monitor: reply dropped, connection cut, silence, caller cancelled, a request
+that is executed after its repeat.
 
 Then: no change is lost, none is twice in a queue, each subscriber hears each change once and in order, messages that
 come again are the same, and what the caller was told is true.
@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import redis
 from monitor_desk import Desk, Desks
-from monitor_faults import OPERATIONS, WINDOW, WITH_WINDOW, EAR, LatePlan, World
+from monitor_faults import EAR, OPERATIONS, WINDOW, WITH_WINDOW, LatePlan, World
 
 from holdfast import HoldfastError, Indeterminate, Unavailable
 from holdfast.engine.scripts import Scripts
@@ -155,18 +155,23 @@ BUGS: dict[str, tuple[str, str, Any]] = {
         "told", "reply dropped", ("monitor/done", "if ended == ARGV[3] then return {'settled', 0} end", ""),
     ),
     "a repeated observation is not known": (
-        "observe_changed", "reply dropped", ("monitor/observe", "if same and string.sub(text, 1, 8) == ARGV[2]", "if false"),
+        "observe_changed", "reply dropped",
+        ("monitor/observe", "if same and string.sub(text, 1, 8) == ARGV[2]", "if false"),
     ),
     "who was taken is taken for good": (
-        "take", "cancel after", ("monitor/take", "  call('ZADD', list, now + lease, who)\n", "  call('ZREM', list, who)\n"),
+        "take", "cancel after",
+        ("monitor/take", "  call('ZADD', list, now + lease, who)\n", "  call('ZREM', list, who)\n"),
     ),
     "a message grows while it is told": (
-        "told", "cancel before", ("monitor/take", "  if count == 0 then\n    count, attempt", "  if true then\n    count, attempt"),
+        "told", "cancel before",
+        ("monitor/take", "  if count == 0 then\n    count, attempt", "  if true then\n    count, attempt"),
     ),
     "a dead letter stays where it was": (
         "dead", "silent", ("monitor/done", "if outcome ~= 'later' then call('LTRIM', queue, known(count), -1) end", ""),
     ),
-    "a replay keeps the letter": ("replay", "reply dropped", ("monitor/replay", "call('XDEL', KEYS[1], ARGV[2])\n", "")),
+    "a replay keeps the letter": (
+        "replay", "reply dropped", ("monitor/replay", "call('XDEL', KEYS[1], ARGV[2])\n", ""),
+    ),
 }  # fmt: skip
 _AGAIN = ("monitor/pump", "if now_at == ARGV[5] and ARGV[4] ~= ARGV[5] then return {'settled', 0} end", "")
 

@@ -16,8 +16,8 @@ from holdfast.monitor.spec import from_text, to_text
 
 BERLIN = ZoneInfo("Europe/Berlin")
 EVERYTHING: dict[str, Any] = {
-    "sources": ("web",), "keys": ("a*", ("19:*", "court ?")), "fields": ("price",), "min_change": {"price": "5%", "n": 2},
-    "first": True, "interval": 60.0, "quiet": ("22:00", "07:00"), "timezone": "Europe/Berlin", "max_changes": 7,
+    "sources": ("web",), "keys": ("a*", ("19:*", "court ?")), "fields": ("price",),
+    "min_change": {"price": "5%", "n": 2}, "first": True, "interval": 60.0, "quiet": ("22:00", "07:00"), "timezone": "Europe/Berlin", "max_changes": 7,
     "retries": 5, "retry_delay": 2.5, "backoff": 2.0, "jitter": 0.25, "timeout": 3.0, "enabled": False,
 }  # fmt: skip
 
@@ -122,7 +122,7 @@ def night(begin: str = "22:00", end: str = "07:00") -> Subscriber:
         (night(), at(2026, 10, 24, 22), 10.0),
         (night(), at(2026, 10, 25, 2, 30), 5.5),
         (night(), at(2026, 10, 25, 2, 30, fold=1), 4.5),
-        (subscriber(quiet=("22:00", "07:00"), timezone="Asia/Tokyo"), datetime(2026, 5, 1, 14, tzinfo=UTC).timestamp(), 8),
+        (subscriber(quiet=("22:00", "07:00"), timezone="Asia/Tokyo"), at(2026, 5, 1, 16), 8.0),
     ],
 )  # fmt: skip
 def test_quiet_hours_end_by_the_wall(who: Subscriber, when: float, hours: float):

@@ -1,5 +1,5 @@
-"""Hypothesis drives random observations (out of order, again, late) and random steps of two workers (which die, come too
-late, or lose replies), against a reference in plain Python.
+"""Hypothesis drives random observations (out of order, again, late) and random steps of two workers (which die, come
+too late, or lose replies), against a reference in plain Python.
 
 For each thing the changes are those that follow the order of `observed_at`; each subscriber is told of each change that
 it wants once, in order. `HOLDFAST_DEEP=1` tries many times as much.
@@ -60,7 +60,9 @@ def test_a_monitor_agrees_with_the_reference(client: Any):
 
 
 BUGS = {
-    "older ones count": ("monitor/observe", "if observed < seen or (observed == seen and not same) then", "if observed < 0 then"),
+    "older ones count": (
+        "monitor/observe", "if observed < seen or (observed == seen and not same) then", "if observed < 0 then",
+    ),
     "the time of the same is not remembered": (
         "monitor/observe", "call('SETRANGE', KEYS[i], 9, struct.pack('>d', observed))", "",
     ),
@@ -69,11 +71,16 @@ BUGS = {
     "two read at once": ("monitor/peek", "if holder and holder ~= ARGV[3] then", "if false then"),
     "whoever comes late ends it": ("monitor/done", "if token ~= ARGV[3] then return {'not_held'} end", ""),
     "an end counts twice": ("monitor/done", "if ended == ARGV[3] then return {'settled', 0} end", ""),
-    "told one too few": ("monitor/done", "call('LTRIM', queue, known(count), -1)", "call('LTRIM', queue, known(count) + 1, -1)"),
+    "told one too few": (
+        "monitor/done", "call('LTRIM', queue, known(count), -1)", "call('LTRIM', queue, known(count) + 1, -1)",
+    ),
     "taken by two": ("monitor/take", "call('ZADD', list, now + lease, who)", "call('ZADD', list, now, who)"),
     "the interval is not kept": ("monitor/pump", "math.max(now + wait, known(told) + pause)", "now + wait"),
     "a retry grows": ("monitor/take", "  if count == 0 then\n    count, attempt", "  if true then\n    count, attempt"),
-    "nobody is slow": ("monitor/done", "local where = (list == 'due' and bad > 0) and KEYS[2] or base_key(list)", "local where = base_key(list)"),
+    "nobody is slow": (
+        "monitor/done", "local where = (list == 'due' and bad > 0) and KEYS[2] or base_key(list)",
+        "local where = base_key(list)",
+    ),
     "a letter stays": ("monitor/replay", "call('XDEL', KEYS[1], ARGV[2])\n", ""),
 }  # fmt: skip
 

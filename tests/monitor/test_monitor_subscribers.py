@@ -437,7 +437,7 @@ async def test_those_that_hang_keep_nobody_else_waiting(posts: Posts, store: Mon
         # when there are changes, expect that the one is told of each at once
         for number in range(5):
             await post.see(number)
-            await until(lambda n=number: told(good)[-1:] == [n], within=2)
+            await until(lambda n=number: told(good)[-1:] == [n])
         assert [len(one.requests) for one in (a, b, c)] == [1, 1, 1]
         await until(lambda: len(post.worker._telling) == 3)
 
@@ -460,7 +460,7 @@ async def test_those_that_failed_last_get_half_of_the_hands(posts: Posts, store:
         await post.do("subscribe", hook(good, "good"))
         for number in range(2, 7):
             await post.see(number)
-            await until(lambda n=number: told(good)[-1:] == [n], within=2)
+            await until(lambda n=number: told(good)[-1:] == [n])
             assert post.worker._slow <= 2
         # expect that they have two of the four hands
         assert len(dead.requests) == 8

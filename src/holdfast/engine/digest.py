@@ -25,6 +25,7 @@ MAX_ID = 65_536
 MAX_PARTS = 64
 MAX_DEPTH = 100
 _URL_SAFE = bytes.maketrans(b"+/", b"-_")
+_TEXT, _SIMPLE = {str}, {str, int, bool, type(None)}
 _as_text = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False).encode
 
 
@@ -102,6 +103,8 @@ def _plain(value: Any, depth: int) -> Any:
     if depth >= MAX_DEPTH:
         raise InvalidPayload(f"nest the data less deeply: at most {MAX_DEPTH} levels")
     if isinstance(value, Mapping):
+        if {*map(type, value)} <= _TEXT and {*map(type, value.values())} <= _SIMPLE and "$" not in "".join(value):
+            return value  # most states are such, and need no second look
         if not all(isinstance(name, str) for name in value):
             raise InvalidPayload("pass dicts whose keys are text: JSON has no others")
         # A name that begins with $ gets one more: `$bytes` is ours.

@@ -246,8 +246,7 @@ class MonitorWorker:
             task = asyncio.get_running_loop().create_task(self._tell(telling, found, asked))
             self._telling.add(task)
             task.add_done_callback(functools.partial(self._told, telling.slow))
-        if found.tellings:
-            return 0.0
+        # Whoever is done rings, and so does whoever has more; until then nothing else is due.
         return CHECK if found.next is None else min(CHECK, found.next + 0.001)
 
     def _told(self, slow: bool, task: asyncio.Task[None]) -> None:

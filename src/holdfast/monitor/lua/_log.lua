@@ -24,11 +24,11 @@ end
 
 local function keep(name) call('PEXPIRE', base_key(name), KEEP) end
 
--- Has everybody who reads the log come so far? Those who keep history count while they live: there may be none any more.
-local function read_by_all(at)
+-- Up to where has everybody read? Those who keep history count while they live: there may be none any more.
+local function read_by_all()
   local told, kept, looked = unpack(call('HMGET', base_key('cur'), 'deliver', 'history', 'history@'))
-  if not told or tonumber(told) < at then return false end
-  return not kept or tonumber(kept) >= at or tonumber(looked or '0') < now - DAY
+  if kept and known(looked) >= now - DAY then return math.min(known(told), known(kept)) end
+  return known(told)
 end
 
 -- A change whole: its time and its fields, each with its length before it.
@@ -69,23 +69,18 @@ local function make_whole(who)
   call('ZREM', base_key('heads'), who)
 end
 
--- Is there room for one more change? The oldest one goes, if everybody has seen it.
+-- Is there room for one more change? At the bound everything goes that everybody has read and nobody waits for.
 local function room(most)
-  local size = call('XLEN', base_key('log'))
-  if size < most then return true end
-  local oldest = call('XRANGE', base_key('log'), '-', '+', 'COUNT', 2)
-  if not read_by_all(tonumber(string.sub(oldest[1][1], 1, -3))) then return false end
-  -- Another process may let it have more, or did: then two go for one that comes.
-  local two = size > most and oldest[2] and read_by_all(tonumber(string.sub(oldest[2][1], 1, -3)))
-  local go = two and 2 or 1
-  -- Nobody may wait for what goes.
-  local last_to_go = tonumber(string.sub(oldest[go][1], 1, -3))
-  for _, who in ipairs(call('ZRANGEBYSCORE', base_key('heads'), '-inf', last_to_go, 'LIMIT', 0, AT_ONCE)) do
+  if call('XLEN', base_key('log')) < most then return true end
+  local oldest = tonumber(string.sub(call('XRANGE', base_key('log'), '-', '+', 'COUNT', 1)[1][1], 1, -3))
+  local floor = read_by_all()
+  if oldest > floor then return false end
+  for _, who in ipairs(call('ZRANGEBYSCORE', base_key('heads'), '-inf', oldest, 'LIMIT', 0, AT_ONCE)) do
     make_whole(who)
   end
-  if call('ZCOUNT', base_key('heads'), '-inf', last_to_go) == 0 then
-    call('XTRIM', base_key('log'), 'MAXLEN', '=', size - go)
-  end
+  local head = call('ZRANGE', base_key('heads'), 0, 0, 'WITHSCORES')[2]
+  if head then floor = math.min(floor, tonumber(head) - 1) end
+  call('XTRIM', base_key('log'), 'MINID', '=', string.format('%d-0', floor + 1))
   return true
 end
 

@@ -35,7 +35,7 @@ local function shorten(who)
   return extra
 end
 
-local at, dropped, news = 7, 0, false
+local at, dropped, news, made = 7, 0, false, {}
 while at <= #ARGV do
   local who, list, wait, pause = ARGV[at], ARGV[at + 1], tonumber(ARGV[at + 2]), tonumber(ARGV[at + 3])
   local most, lease, count = ARGV[at + 4], ARGV[at + 5], tonumber(ARGV[at + 6])
@@ -49,8 +49,11 @@ while at <= #ARGV do
     local item = ARGV[i]
     if wait > 0 or pause > 0 or known(bad) > 0 or size > NUMBERS then
       -- It will wait, perhaps for longer than the log keeps the change: it gets it whole.
-      local change = change_of(item)
-      if change then item = whole(change[1], change[2]) end
+      if made[item] == nil then
+        local change = change_of(item)
+        made[item] = change and whole(change[1], change[2]) or item
+      end
+      item = made[item]
     end
     if string.sub(item, 1, 1) ~= '!' then call('ZADD', base_key('heads'), 'NX', item, who) end
     items[#items + 1] = item
