@@ -1,10 +1,13 @@
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 
 import pytest
+from http_endpoint import Endpoint
 from monitor_desk import Desks, Posts, closing
 
+from holdfast.memory import MonitorStore
 from support.backends import Backend
 
 
@@ -39,4 +42,16 @@ async def posts(valkey: Backend) -> AsyncIterator[Posts]:
 async def everywhere(backend: Backend) -> AsyncIterator[Posts]:
     """Clients that work, on each kind of server."""
     async for made in closing(Posts(backend)):
+        yield made
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[MonitorStore]:
+    with MonitorStore(f"sqlite:///{tmp_path / 'monitor.db'}") as opened:
+        yield opened
+
+
+@pytest.fixture
+def endpoint() -> Iterator[Endpoint]:
+    with Endpoint() as made:
         yield made

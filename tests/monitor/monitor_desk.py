@@ -301,8 +301,9 @@ class Posts:
 
 
 def queue(server: redis.Redis, name: str) -> list[str]:
-    """Ids of the changes that wait for a subscriber."""
-    return [item.decode() for item in server.lrange(f"{BASE}q:{name}", 0, -1)]
+    """Ids of the changes that wait for a subscriber, as numbers or whole."""
+    items = server.lrange(f"{BASE}q:{name}", 0, -1)
+    return [(flows._parts(item)[0] if item[:1] == b"!" else item).decode().rjust(16, "0") for item in items]
 
 
 def log_ids(server: redis.Redis) -> list[str]:

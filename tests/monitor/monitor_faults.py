@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import redis
-from monitor_desk import BASE, Clock, Desk, matched
+from monitor_desk import BASE, Clock, Desk, matched, queue
 
 from holdfast import Subscriber
 from holdfast.engine.flow import Flow, ReplyLost, Send
@@ -119,10 +119,7 @@ class World:
         return [number.decode()[:-2].rjust(16, "0") for number, _ in self.server.xrange(f"{BASE}log")]
 
     def queue(self, name: str) -> list[str]:
-        found = []
-        for item in self.server.lrange(f"{BASE}q:{name}", 0, -1):
-            found.append((flows._parts(item)[0] if item[:1] == b"!" else item).decode().rjust(16, "0"))
-        return found
+        return queue(self.server, name)
 
     def no_doubles(self) -> None:
         for name in ("ear", "east"):

@@ -8,7 +8,7 @@ from typing import Any
 import redis
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
-from monitor_desk import BASE, CLOCK, NAME, matched
+from monitor_desk import BASE, CLOCK, NAME, matched, queue
 
 from holdfast import Change, Subscriber
 from holdfast.monitor import flows
@@ -285,13 +285,12 @@ class MonitorMachine(RuleBasedStateMachine):
     @invariant()
     def the_queues_are_what_they_should_be(self) -> None:
         for name, box in self.boxes.items():
-            items = self.server.lrange(f"{BASE}q:{name}", 0, -1)
-            ids = [(flows._parts(item)[0] if item[:1] == b"!" else item).decode().rjust(16, "0") for item in items]
-            assert ids == box.queue
+            assert queue(self.server, name) == box.queue
 
     def teardown(self) -> None:
         """In the end everybody has heard of everything it wants, once, and what is dead is kept."""
-        assert not [key for key in self.server.keys() if self.server.pttl(key) == -1], "a key without a life"
+        keys = self.server.keys()
+        assert not [key for key in keys if self.server.pttl(key) == -1], "a key without a life"
         self.now += 100_000
         self._set_clock()
         self.server.delete(f"{BASE}p:deliver")

@@ -17,7 +17,8 @@ from holdfast.monitor.spec import from_text, to_text
 BERLIN = ZoneInfo("Europe/Berlin")
 EVERYTHING: dict[str, Any] = {
     "sources": ("web",), "keys": ("a*", ("19:*", "court ?")), "fields": ("price",),
-    "min_change": {"price": "5%", "n": 2}, "first": True, "interval": 60.0, "quiet": ("22:00", "07:00"), "timezone": "Europe/Berlin", "max_changes": 7,
+    "min_change": {"price": "5%", "n": 2}, "first": True, "interval": 60.0, "quiet": ("22:00", "07:00"),
+    "timezone": "Europe/Berlin", "max_changes": 7,
     "retries": 5, "retry_delay": 2.5, "backoff": 2.0, "jitter": 0.25, "timeout": 3.0, "enabled": False,
 }  # fmt: skip
 

@@ -3,45 +3,19 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
-from http_endpoint import Endpoint, answers, hangs, late
-from monitor_desk import BASE, Post, Posts, queue, states
+from http_endpoint import Endpoint, answers, hangs
+from monitor_desk import BASE, Posts, queue, states
+from monitor_tell import hook, told, with_store
 
 from holdfast import ConfigurationError, Subscriber, Unavailable
 from holdfast.events import Delivered, Dropped, NotDelivered, ServerWarning
 from holdfast.memory import MonitorStore
 from holdfast.monitor import roster
 from support.conditions import until
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[MonitorStore]:
-    with MonitorStore(f"sqlite:///{tmp_path / 'monitor.db'}") as opened:
-        yield opened
-
-
-@pytest.fixture
-def endpoint() -> Iterator[Endpoint]:
-    with Endpoint() as made:
-        yield made
-
-
-def hook(endpoint: Endpoint, name: str = "hook", **options: Any) -> Subscriber:
-    return Subscriber(name, "webhook", endpoint.url(), **{"first": True, **options})
-
-
-async def with_store(posts: Posts, store: MonitorStore, **options: Any) -> Post:
-    return await posts.post(store=store, allow=["127.0.0.1"], **options)
-
-
-def told(endpoint: Endpoint) -> list[Any]:
-    return [change["after"] for body in endpoint.bodies for change in body["changes"]]
-
 
 # -- in the store -----------------------------------------------------------------------------------------------------
 
@@ -421,59 +395,3 @@ async def test_history_goes_on_when_the_store_comes_back(posts: Posts, store: Mo
         return [one.state for one in await post.do("history", "web", "a")] == [2, 1]
 
     await until(kept)
-
-
-# -- many at once -----------------------------------------------------------------------------------------------------
-
-
-async def test_those_that_hang_keep_nobody_else_waiting(posts: Posts, store: MonitorStore):
-    # Given four hands, three that hang, and one that answers
-    with Endpoint(hangs) as a, Endpoint(hangs) as b, Endpoint(hangs) as c, Endpoint() as good:
-        post = await with_store(posts, store, workers=4)
-        for name, one in (("a", a), ("b", b), ("c", c)):
-            await post.do("subscribe", hook(one, name, timeout=60))
-        await post.do("subscribe", hook(good, "good"))
-        await posts.start(post)
-        # when there are changes, expect that the one is told of each at once
-        for number in range(5):
-            await post.see(number)
-            await until(lambda n=number: told(good)[-1:] == [n])
-        assert [len(one.requests) for one in (a, b, c)] == [1, 1, 1]
-        await until(lambda: len(post.worker._telling) == 3)
-
-
-@pytest.mark.parametrize("retries", [1000, 0])
-async def test_those_that_failed_last_get_half_of_the_hands(posts: Posts, store: MonitorStore, retries: int):
-    """Also after a dead letter: the next message of a dead receiver is as slow as the last one."""
-    with Endpoint(answers(500), hangs) as dead, Endpoint(late(0.02)) as good:
-        post = await with_store(posts, store, workers=4)
-        for number in range(6):
-            options = {"retries": retries, "retry_delay": 0.01, "timeout": 60}
-            await post.do("subscribe", hook(dead, f"dead-{number}", **options))
-        dead.behaviours[:] = [answers(500)] * 6 + [hangs]
-        await posts.start(post)
-        await post.see(0)
-        await until(lambda: len(post.events_of(NotDelivered)) == 6)
-        # when all of them have failed once, and now hang
-        await post.see(1)
-        await until(lambda: len(dead.requests) == 8)
-        await post.do("subscribe", hook(good, "good"))
-        for number in range(2, 7):
-            await post.see(number)
-            await until(lambda n=number: told(good)[-1:] == [n])
-            assert post.worker._slow <= 2
-        # expect that they have two of the four hands
-        assert len(dead.requests) == 8
-
-
-async def test_one_that_always_has_more_does_not_starve_the_others(posts: Posts):
-    """One hand, a function whose queue never ends, and another one."""
-    post = await posts.post(workers=1)
-    busy = post.hears("busy", max_changes=1, sources=("web",))
-    rare = post.hears("rare", sources=("rare",))
-    await posts.start(post)
-    await post.do("observe_many", [("web", "a", number) for number in range(60)])
-    await until(lambda: len(busy) > 3)
-    await post.see(1, source="rare")
-    await until(lambda: rare)
-    assert len(busy) < 50, "it had to wait until all else was told"

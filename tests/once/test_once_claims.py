@@ -124,7 +124,7 @@ async def test_it_lasts_as_long_as_its_body(desks: Desks):
     working = one.body(lambda _: held(), "orders", "a", lease=0.6)
     await until(lambda: held.begun)
     # when it was renewed, expect others to hear that somebody works on it
-    await until(lambda: len(renewed) >= 2, what="renewals")
+    await until(lambda: len(renewed) >= 4, what="renewals for longer than it")
     assert await two.state("orders", "a") == "busy"
     held.go.set()
     assert await working == "done"

@@ -62,8 +62,8 @@ async def test_new_ones_come_in_order_and_twins_count_once(desks: Desks):
     assert await desk.filter_new("orders", [b"x", "x", ("y", 1), ("y", 1), ("y", "1")]) == [b"x", ("y", 1), ("y", "1")]
 
 
-async def test_ten_thousand_in_one_call(desks: Desks):
-    desk = await desks.desk()
+async def test_ten_thousand_in_one_call(tasks: Desks):
+    desk = await tasks.desk()
     ids = [("order", number) for number in range(10_000)]
     known = await desk.filter_new("orders", ids[::7])
     assert known == ids[::7]

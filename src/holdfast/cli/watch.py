@@ -7,6 +7,7 @@ import contextlib
 import itertools
 import json
 import os
+import re
 import signal
 import sys
 from collections.abc import Sequence
@@ -14,7 +15,6 @@ from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
 from typing import Annotated, Any
-from urllib.parse import urlsplit
 
 import typer
 
@@ -59,8 +59,8 @@ def watch(
     """Look at a page again and again, and print what changed, one line for each.
 
     Without --data and --url nothing is remembered after the end. Exit codes, after --once and --count: 0 nothing
-    changed, 1 something did, 3 the page could not be read or somebody not be told; 2 is a mistake on the command line.
-    robots.txt is not read: watch only what you may."""
+    changed, 1 something did, 3 the page could not be read, somebody not be told or the server not be reached; 2 is a
+    mistake on the command line. robots.txt is not read: watch only what you may."""
     told = [
         (kind, one)
         for kind, many in (("webhook", notify), ("slack", slack), ("dingtalk", dingtalk))
@@ -76,8 +76,8 @@ def watch(
         watching = Watching(page, options, told, secret, tuple(allow or ()), 1 if once else count, as_json)
         code = asyncio.run(watching.run(server))
     except HoldfastError as error:
-        print(f"holdfast: {_advice(str(error), page)}", file=sys.stderr)
-        raise typer.Exit(2) from None
+        print(f"holdfast: {_advice(str(error))}", file=sys.stderr)
+        raise typer.Exit(2 if isinstance(error, ConfigurationError) else 3) from None
     if code:
         raise typer.Exit(code)
 
@@ -111,15 +111,13 @@ def _headers(given: Sequence[str]) -> dict[str, str]:
     return found
 
 
-def _advice(text: str, page: str) -> str:
+def _advice(text: str) -> str:
     """What the library calls `allow` is an option here."""
-    if "into allow" not in text:
-        return text
-    try:
-        host = urlsplit(page).hostname or "HOST"
-    except ValueError:
-        host = "HOST"
-    return f"{text} (add --allow {host})"
+    host = _HOST.search(text)
+    return f"{text} (add --allow {host[1] or host[2]})" if host else text
+
+
+_HOST = re.compile(r"(?:put (\S+) into allow|https for (\S+?)(?::\d+)?, or put the host into allow)")
 
 
 class Told:
@@ -243,7 +241,7 @@ class Watching:
             case Fetched():
                 self._looked(event)
             case FetchFailing(failures=failures, error=error):
-                self._say(f"failed {failures} times: {_advice(error, self._page)}")
+                self._say(f"failed {failures} times: {_advice(error)}")
             case FetchRecovered(failures=failures):
                 self._say(f"can be read again after {failures} failures")
             case Delivered(subscriber=name, changes=changes):
@@ -260,7 +258,7 @@ class Watching:
             self._failures += 1
             # A mistake in the selector shows at the first look; later ones may be the page's.
             if self._failures == self._looks == 1 or self._count:
-                self._say(_advice(event.error, self._page))
+                self._say(_advice(event.error))
         if self._count and self._looks >= self._count:
             self._enough.set()
 

@@ -7,6 +7,13 @@
 `Store` is the same for blocking code.
 """
 
+try:
+    import sqlalchemy  # noqa: F401
+except ImportError:
+    raise ImportError(
+        "pip install 'holdfast[memory]', or 'holdfast[monitor]' for monitors: SQLAlchemy is missing"
+    ) from None
+
 from holdfast.memory.agents import Agent, Verbatim
 from holdfast.memory.batch import AbsorbableBatch, BatchMessage, BatchPair
 from holdfast.memory.budget import Budget

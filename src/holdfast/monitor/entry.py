@@ -39,6 +39,10 @@ class MonitorCalls:
         be told or fetched although they are private or without TLS. `workers`: messages that a process sends at once.
         `keep`: seconds for which a thing is remembered that nobody observes. `backlog`: changes in the log. The same
         name again is the same monitor; parsers and functions are registered for both."""
+        if store is not None and not callable(getattr(store, "put_subscriber", None)):
+            raise ConfigurationError(
+                'pass store=holdfast.memory.MonitorStore("sqlite:///monitor.db").open(), or what has its methods'
+            )
         spec = MonitorSpec(self._core, name, fields=fields, ignore=ignore, window=window, keep=keep, backlog=backlog)
         parts = self._parts.get(name)
         if parts is not None:

@@ -84,13 +84,13 @@ class Sink(Protocol):
 class Subscriber:
     """Who is told, of what, and how. Empty filters let everything through; several filters must all agree.
 
-    `sink` is `webhook`, `slack`, `dingtalk`, `apprise` or `call`; `target` its URL, or the name of a function that was
-    registered with the monitor. `sources`: only these. `keys`: patterns with `*` and `?`; for a key that is a tuple a
-    tuple of patterns, one for each part. `fields`: only when one of these changed. `min_change`: a numeric field must
-    have moved by so much, or by a share such as "5%"; one of those named is enough. `first`: also of what was not known
-    before. `interval`: one message in so many seconds at most, with all changes since. `quiet`: from and to, such as
-    ("22:00", "07:00") in `timezone`; what comes then is told at its end. `retries` times after `retry_delay` seconds,
-    each time multiplied by `backoff`, and spread by `jitter` (0 to 1) of it."""
+    `sink` is `webhook`, `slack`, `dingtalk` or `apprise`, and `target` its URL. (`call` is that of functions, which
+    are registered with `Monitor.subscriber`.) `sources`: only these. `keys`: patterns with `*` and `?`; for a key
+    that is a tuple a tuple of patterns, one for each part. `fields`: only when one of these changed. `min_change`:
+    a numeric field must have moved by so much, or by a share such as "5%"; one of those named is enough. `first`:
+    also of what was not known before. `interval`: one message in so many seconds at most, with all changes since.
+    `quiet`: from and to, such as ("22:00", "07:00") in `timezone`; what comes then is told at its end. `retries`
+    times after `retry_delay` seconds, each time multiplied by `backoff`, and spread by `jitter` (0 to 1) of it."""
 
     name: str
     sink: str

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import inspect
 import json
+import re
+import string
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -15,6 +17,7 @@ from holdfast.errors import (
     EarlierFailure,
     HoldfastError,
     InProgress,
+    InvalidId,
     InvalidPayload,
     Unavailable,
     UnreadablePayload,
@@ -52,6 +55,22 @@ class CallSpec:
             self._signature = inspect.signature(function)
         except (TypeError, ValueError):
             raise ConfigurationError(f"pass a function whose arguments are known, not {function!r}") from None
+        self._names = self._check_template(key) if isinstance(key, str) else frozenset()
+
+    def _check_template(self, template: str) -> frozenset[str]:
+        """The arguments that it names: told when the function is decorated, not when it is called."""
+        try:
+            parts = [name for _, name, _, _ in string.Formatter().parse(template) if name is not None]
+        except ValueError as error:
+            raise ConfigurationError(f"mend key={template!r}: {error}") from None
+        names = frozenset(re.split(r"[.\[]", part)[0] for part in parts)
+        known = self._signature.parameters
+        loose = any(one.kind is inspect.Parameter.VAR_KEYWORD for one in known.values())
+        if not names or (not loose and not names <= known.keys()):
+            raise ConfigurationError(
+                f"name arguments of the function in key={template!r}: it has {', '.join(known) or 'none'}"
+            )
+        return names
 
     def identify(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Place, bytes]:
         """Where the call's record is, and the digest of what it is called with."""
@@ -73,6 +92,9 @@ class CallSpec:
     def _filled(self, arguments: Mapping[str, Any]) -> Any:
         """A template of one name is that argument as it is; with more around it, text."""
         template = str(self._key)
+        for name in self._names:
+            if arguments.get(name) in (None, "", b""):
+                raise InvalidId(f"pass {name}: without it this call has the key of every other one that lacks it")
         try:
             if template.startswith("{") and template.endswith("}") and template[1:-1].isidentifier():
                 return arguments[template[1:-1]]
@@ -94,7 +116,8 @@ def result_bytes(result: Any, limit: int) -> tuple[bytes, InvalidPayload | None]
     try:
         return RESULT + encode(result, limit), None
     except InvalidPayload as error:
-        return LOST, error
+        text = "return a JSON value or bytes: the call was made, and is not made again, but its result is no such value"
+        return LOST, type(error)(f"{text} ({error})")
 
 
 def error_bytes(error: BaseException) -> bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, ParamSpec, TypeVar
 
@@ -95,6 +96,9 @@ class OnceCalls:
         raises is not stored, so that the next caller tries again, unless `store_errors` (or these types) says so: then
         others get EarlierFailure. A worker that dies is taken over `lease` seconds later. Results are JSON values or
         bytes. `space` names the function in keys; without it its module and name do."""
+
+        if callable(key) and inspect.iscoroutinefunction(key):
+            raise ConfigurationError('write @hf.idempotent(key="{order_id}"): it needs to know what calls are the same')
 
         def decorate(function: Callable[P, Awaitable[R]]) -> Callable[P, Awaitable[R]]:
             core = self._core

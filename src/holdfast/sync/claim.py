@@ -11,7 +11,7 @@ from holdfast.engine.core import Core
 from holdfast.engine.keeper import Hold
 from holdfast.engine.scope import ThreadScope
 from holdfast.engine.threads import ThreadDriver
-from holdfast.errors import Indeterminate, LeaseLost, Unavailable
+from holdfast.errors import ConfigurationError, Indeterminate, LeaseLost, Unavailable
 from holdfast.once import calls, flows
 from holdfast.once.spec import NO_DIGEST, Place
 
@@ -44,7 +44,7 @@ class Claim:
         self._scope: ThreadScope | None = None
         self._result = b""
         self.state = "new"
-        """`new` before it was asked for, `mine`, `busy`, `done`; `allowed` or `denied` while the server is away."""
+        """How asking went: `new`, `mine`, `busy`, `done`; while the server is away `allowed` or `denied`."""
 
     def __repr__(self) -> str:
         return f"<Claim {self._place.shown} {self.state}>"
@@ -74,6 +74,8 @@ class Claim:
 
     def begin(self) -> Self:
         """Ask for the id; `with` does this."""
+        if self.state != "new":
+            raise ConfigurationError("make another claim: each object is used once")
         driver = self._driver()
         asking = flows.Asking(self._core, self._place, self._digest, self._lease, self._wait)
         try:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable, Iterable
 from typing import Any, ParamSpec, TypeVar
 
@@ -96,6 +97,9 @@ class OnceCalls:
         raises is not stored, so that the next caller tries again, unless `store_errors` (or these types) says so: then
         others get EarlierFailure. A worker that dies is taken over `lease` seconds later. Results are JSON values or
         bytes. `space` names the function in keys; without it its module and name do."""
+
+        if callable(key) and inspect.iscoroutinefunction(key):
+            raise ConfigurationError('write @hf.idempotent(key="{order_id}"): it needs to know what calls are the same')
 
         def decorate(function: Callable[P, R]) -> Callable[P, R]:
             core = self._core
