@@ -143,10 +143,15 @@ async def test_keys_of_calls(quick: Desks):
     desk = await quick.desk()
     for wrong in (None, 7, b"{key}", ["{key}"]):
         await refuses(quick, desk, lambda hf, w=wrong: hf.idempotent(w)(function))
-    for wrong in ("{other}", "{0}", "{}", "{key.nothing}", "{key[nothing]}", "{key", "{key!z}"):
+    for wrong in ("{other}", "{0}", "{}", "{key", "none"):  # told when it is decorated
+        await refuses(quick, desk, lambda hf, w=wrong: hf.idempotent(w)(function), ConfigurationError)
+    for wrong in ("{key.nothing}", "{key[nothing]}", "{key!z}"):
         called = desk.calls(function, wrong)
         with pytest.raises(ConfigurationError, match="name arguments of the function in key="):
             await called("a")
+    for nothing in (None, "", b""):
+        with pytest.raises(InvalidId, match="pass key"):
+            await desk.calls(function, "pay-{key}")(nothing)
     with pytest.raises(TypeError):
         await desk.calls(function)("a", "b")  # as the function itself would say
     await refuses(quick, desk, lambda hf: hf.idempotent("{key}")(7), ConfigurationError)
