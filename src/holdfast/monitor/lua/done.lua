@@ -60,6 +60,7 @@ if not head then
   call('ZREM', base_key('heads'), who)
 elseif string.sub(head, 1, 1) ~= '!' then
   call('ZADD', base_key('heads'), head, who)
+  keep('heads')
 end
 if head then
   local where = (list == 'due' and bad > 0) and KEYS[2] or base_key(list)
