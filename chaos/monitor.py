@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import json
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,7 +22,7 @@ from chaos.runs import begin
 from chaos.traffic import venues as v
 from chaos.traffic.endpoints import Endpoints
 from chaos.traffic.observer import SAFEGUARDS, Node
-from holdfast import Holdfast, HoldfastError
+from holdfast import Holdfast, HoldfastError, QueueFull
 from holdfast.memory import MonitorStore
 from holdfast.monitor.monitor import Monitor
 
@@ -82,7 +83,7 @@ def run(plan: MonitorPlan, folder: Path, say: Callable[[str], None] = lambda _: 
             stage.heal()
             workers.heal()
             say("faults are over; waiting until all is observed and told")
-            asyncio.run(judge.drain(workers))
+            asyncio.run(judge.drain())
         finally:
             workers.stop()
         evidence = asyncio.run(judge.collect(workers.died))
@@ -115,6 +116,19 @@ def _faults(plan: MonitorPlan) -> Iterator[Fault]:
         time.sleep(fault.after)
         if plan.only != "none":
             yield fault
+
+
+async def _insist(call: Callable[[], Awaitable[Any]], give_up: float) -> None:
+    """Again while the log is full."""
+    while True:
+        try:
+            await call()
+        except QueueFull:
+            if time.monotonic() > give_up:
+                raise
+            await asyncio.sleep(0.1)
+        else:
+            return
 
 
 class Judge:
@@ -165,7 +179,7 @@ class Judge:
 
     # -- after the faults ---------------------------------------------------------------------------------------
 
-    async def drain(self, workers: Workers) -> None:
+    async def drain(self) -> None:
         """Until nothing waits any more, or the patience is over: what is left then is for the check."""
         give_up = time.monotonic() + self._plan.patience
         while len(self._finished()) < self._plan.workers and time.monotonic() < give_up:  # noqa: ASYNC110
@@ -175,12 +189,13 @@ class Judge:
             node = Node(-1, venues, Journal(self._folder, "judge"), self._items)
             if self._stage.done.get("failover"):
                 # Whatever a failover forgot: the next look at each venue finds it.
-                rows = [rows[-1] for rows in self._truth.values()]
-                await venues.observe_many([(v.source_of(r.venue), r.key, r.state, r.observed_at) for r in rows])
+                lasts = [rows[-1] for rows in self._truth.values()]
+                finals = [(v.source_of(row.venue), row.key, row.state, row.observed_at) for row in lasts]
+                await _insist(lambda: venues.observe_many(finals), give_up)
             await asyncio.sleep(v.TASK_LEASE)
             for item in self._items:  # whoever had claimed a page may have been killed
                 if item.source == v.FEED:
-                    await node.process(-1, item)
+                    await _insist(functools.partial(node.process, -1, item), give_up)
             self._receivers.heal()
             while True:
                 while self.waiting() and time.monotonic() < give_up:  # noqa: ASYNC110 - others work

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -107,8 +108,6 @@ def monitor(hf: Holdfast, store: Store, window: float, backlog: int) -> Monitor:
 
 def parse_page(raw: str) -> list[tuple[Key, dict[str, Any], float]]:
     """The parser of the feed."""
-    import json
-
     return [(tuple(key) if isinstance(key, list) else key, state, at) for key, state, at in json.loads(raw)]
 
 

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 from http_endpoint import Endpoint
-from monitor_desk import Post, Posts
+from monitor_desk import Post, Posts, states
 
 from holdfast import Delivery, Subscriber
-from holdfast.events import NotDelivered
+from holdfast.events import Delivered, NotDelivered
 from support.conditions import until
 
 
@@ -27,14 +27,23 @@ def failing(times: int, error: Callable[[], Exception] = lambda: ValueError("not
 
 async def looked(post: Post, probe: list[Any]) -> None:
     """A worker has looked who is due since this was called: what another subscriber had to hear it has heard."""
-    before = len(probe)
-    await post.see(f"probe {before}", key="probe", source="probe")
-    await until(lambda: len(probe) > before, what="a worker that looks")
+    state = f"probe {len(probe)}"
+    await post.see(state, key="probe", source="probe")
+    await until(lambda: state in states(probe), what="a worker that looks")
 
 
 async def failed(post: Post, times: int) -> None:
     """So many attempts have failed, and the server knows."""
     await until(lambda: len(post.events_of(NotDelivered)) == times, what=f"{times} failures")
+
+
+async def delivered(times: int, *posts: Post, name: str = "ear") -> None:
+    """So many messages were accepted, and the server knows: now the clock may be moved."""
+
+    def accepted() -> int:
+        return sum(event.subscriber == name for post in posts for event in post.events_of(Delivered))
+
+    await until(lambda: accepted() == times, what=f"{times} messages told to {name}")
 
 
 async def listening(posts: Posts, **options: Any) -> tuple[Post, list[Any], list[Any]]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from monitor_desk import Post, Posts, queue, states
-from monitor_tell import failed, failing, listening, looked
+from monitor_tell import delivered, failed, failing, listening, looked
 
 from holdfast import Delivery, DeliveryFailed
 from holdfast.events import Delivered, NotDelivered
@@ -39,7 +39,7 @@ async def test_what_comes_within_the_interval_is_one_message(posts: Posts):
     post, heard, probe = await listening(posts, interval=60)
     # Given a message that was told at once
     await post.see(1)
-    await until(lambda: len(heard) == 1)
+    await delivered(1, post)
     # when more comes within the interval, expect silence
     await post.see(2, 3, 4)
     await looked(post, probe)
@@ -49,7 +49,7 @@ async def test_what_comes_within_the_interval_is_one_message(posts: Posts):
     assert len(heard) == 1
     # and all of it in one message when it is over
     post.later(0.5)
-    await until(lambda: len(heard) == 2)
+    await delivered(2, post)
     assert states(heard[1:]) == [2, 3, 4, 5]
     # A quiet interval later it is told at once again
     post.later(61)
@@ -246,7 +246,7 @@ async def test_what_comes_in_quiet_hours_is_told_at_their_end(posts: Posts):
     post, heard, probe = await listening(posts, quiet=("22:00", "07:00"))
     to(post, 21, 59)
     await post.see(1)
-    await until(lambda: len(heard) == 1)
+    await delivered(1, post)
     to(post, 22, 30)
     await post.see(2)
     await looked(post, probe)

@@ -122,6 +122,7 @@ async def behind(posts: Posts, answer: Callable[[Delivery], Any]) -> tuple[Post,
 
 async def test_what_a_failing_one_waits_for_outlives_the_log(posts: Posts):
     post, heard = await behind(posts, failing(1))
+    await failed(post, 1)
     post.later(60)
     await until(lambda: len(states(heard)) == 3)
     assert states(heard) == [1, 1, 2]

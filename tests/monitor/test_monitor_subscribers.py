@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from http_endpoint import Endpoint, answers, hangs
 from monitor_desk import BASE, Posts, queue, states
-from monitor_tell import hook, told, with_store
+from monitor_tell import delivered, hook, told, with_store
 
 from holdfast import ConfigurationError, Subscriber, Unavailable
 from holdfast.events import Delivered, Dropped, NotDelivered, ServerWarning
@@ -208,6 +208,7 @@ async def test_a_receiver_that_says_when_is_asked_then(posts: Posts, store: Moni
     await posts.start(post)
     await post.see(1)
     await until(lambda: post.events_of(NotDelivered))
+    await delivered(1, post)
     post.later(119)
     await post.see(2)
     await until(lambda: states(heard) == [1, 2])

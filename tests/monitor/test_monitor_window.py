@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from monitor_desk import BASE, Clock, Desk, Desks, Posts, states
+from monitor_tell import delivered
 
 from holdfast import QueueFull, Subscriber
 from support.conditions import until
@@ -159,6 +160,7 @@ async def test_a_worker_tells_what_has_settled(posts: Posts):
 
     await one.see("A", "B", "A", "B")
     await until(lambda: len(all_told()) == 2)
+    await delivered(sum(map(len, heard)), one, two)
     clock.move(WINDOW)
     for post in (one, two):
         post.ring()
