@@ -406,10 +406,10 @@ async def smoke(url: str) -> None:
         async with await agent.claim("r") as run:
             await run.emit(1)
         assert [event.kind async for event in agent.events("r")] == ["data", "end"]
-        assert await hf.filter_new("orders", range(50)) == list(range(50))
-        async with hf.claim("orders", "a") as claim:
+        assert await hf.filter_new("smoke", range(50)) == list(range(50))
+        async with hf.claim("smoke", "a") as claim:
             assert claim
-        gate = hf.gate("venues")
+        gate = hf.gate("smoke")
         assert all(decision.notify for decision in await gate.check_many([(key, "A") for key in range(50)]))
         assert await gate.due() == []
         assert (await hf.monitor("venues").observe("web", "a", 1)).changed
