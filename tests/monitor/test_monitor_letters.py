@@ -6,7 +6,7 @@ from contextlib import closing
 from typing import Any
 
 import pytest
-from monitor_desk import BASE, Desk, Desks, log_ids, queue, states
+from monitor_desk import BASE, Desk, Desks, log_ids, matched, queue, states
 
 from holdfast import ConfigurationError, Holdfast, HoldfastError, QueueFull, ServerFull, Subscriber
 from holdfast.engine.payload import encode
@@ -209,6 +209,17 @@ async def test_a_message_has_a_megabyte_at_most(quick: Desks):
         assert len(sizes) == 1 or sum(sizes) < 1_048_576
         told += [change.after[0] for change in found[0].changes]
     assert told == list("012345")
+
+
+async def test_what_was_read_for_one_who_has_unsubscribed_meanwhile_is_read_anew(quick: Desks):
+    desk = await ear(await quick.desk())
+    await desk.observe("web", "a", 1)
+    page = await desk.peek()
+    await desk.unsubscribe("ear")
+    assert not await desk.pump(page, matched(page, EAR, EAST))
+    assert queue(quick.server, "ear") == queue(quick.server, "east") == []
+    assert [change.after for change in await desk.read(EAST)] == [1]
+    assert len(queue(quick.server, "east")) == 1
 
 
 # -- the log ----------------------------------------------------------------------------------------------------------
