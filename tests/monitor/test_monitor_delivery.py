@@ -57,6 +57,22 @@ async def test_what_comes_within_the_interval_is_one_message(posts: Posts):
     await until(lambda: len(heard) == 3)
 
 
+async def test_what_came_while_it_was_told_waits_for_the_interval_too(posts: Posts):
+    go = asyncio.Event()
+    post, heard, probe = await listening(posts, interval=60, answer=lambda delivery: go.wait())
+    await post.see(1)
+    await until(lambda: heard)
+    await post.see(2)
+    await until(lambda: len(queue(posts.server, "ear")) == 2)
+    go.set()
+    await delivered(1, post)
+    post.later(59.5)
+    await looked(post, probe)
+    assert len(heard) == 1
+    post.later(0.5)
+    await until(lambda: states(heard) == [1, 2])
+
+
 async def test_a_message_has_so_many_changes_at_most(posts: Posts):
     post = await posts.post()
     go = asyncio.Event()

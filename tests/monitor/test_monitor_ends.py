@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from monitor_desk import BASE, Post, Posts, queue, states
+from monitor_desk import BASE, Post, Posts, log_ids, queue, states
 from monitor_tell import failed, failing, listening, looked
 
 from holdfast import Delivery
@@ -111,12 +111,16 @@ async def behind(posts: Posts, answer: Callable[[Delivery], Any]) -> tuple[Post,
     heard = post.hears("ear", answer, sources=("web",), retry_delay=60)
     probe = post.hears("probe", sources=("probe",))
     await posts.start(post)
+    for _ in range(3):  # something older, for which nobody waits
+        await looked(post, probe)
     await post.see(1)
     await until(lambda: heard)
     await post.see(2)
-    await until(lambda: len(posts.server.lrange(f"{BASE}q:ear", 0, -1)) == 2)
-    for _ in range(12):
+    await until(lambda: len(queue(posts.server, "ear")) == 2)
+    ids = queue(posts.server, "ear")
+    for _ in range(25):
         await looked(post, probe)
+    assert not set(ids) & set(log_ids(posts.server)), "the log was long enough"
     return post, heard
 
 

@@ -82,13 +82,13 @@ class Room:
     async def dead(self, run_id: Any, *, emits: Any = (), saves: Any = None, **options: Any) -> Any:
         """Claim it and never come back: its lease is not renewed, and ends soon."""
         run = await self.claim(run_id, lease=SHORT, **options)
-        run._given.hold.abandoned = True
         if emits:
             for one in emits:
                 await self.on(run, "emit", one)
             await self.on(run, "flush")
         if saves is not None:
             await self.on(run, "checkpoint", saves)
+        run._given.hold.abandoned = True
         return run
 
     async def claim_when_free(self, run_id: Any, **options: Any) -> ActiveRun:

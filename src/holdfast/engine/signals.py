@@ -246,7 +246,7 @@ class SignalHub:
     async def _connect(self, address: Address) -> _Subscribed:
         made = self._topology.aio_connection(address)
         try:
-            await connect(made)
+            await connect(made, self._topology.connect_timeout)
         except Exception as error:
             raise NotSent(f"cannot subscribe: {error}") from error
         live = _Subscribed(self)

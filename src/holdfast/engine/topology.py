@@ -44,6 +44,7 @@ class Topology:
             "health_check_interval": 0,
             "decode_responses": False,
         }
+        self.connect_timeout = connect_timeout
         self._lock = threading.Lock()
         self._primary: Address | None = target.hosts[0] if target.kind == "single" and target.hosts else None
         self._slots: dict[int, Address] = {}
@@ -191,10 +192,11 @@ class Topology:
 
     def aio_connection(self, address: Address) -> Any:
         """The same for asyncio."""
+        options = {**self._options, "socket_connect_timeout": None}  # `connect` has it
         if self.local:
-            return aio.UnixDomainSocketConnection(**self._options)
+            return aio.UnixDomainSocketConnection(**options)
         kind = aio.SSLConnection if self.target.tls else aio.Connection
-        return kind(host=address[0], port=address[1], **self._options)
+        return kind(host=address[0], port=address[1], **options)
 
     def _sentinel_connection(self, place: Address) -> Any:
         keep: Mapping[str, Any] = {k: v for k, v in self._options.items() if k not in ("db",)}
@@ -220,15 +222,17 @@ class _Asker:
         self._connection.disconnect()
 
 
-async def connect(made: Any) -> None:
+async def connect(made: Any, seconds: float) -> None:
     """Connect, or leave nothing behind.
 
     redis-py waits with `wait_for`, which on Python 3.11 swallows a cancellation that comes together with the result: it
-    is raised here instead."""
+    is raised here instead. And the time limit is ours: redis-py's may strike when the connection is made and it does
+    not know of it yet, and nobody would close that."""
     task = asyncio.current_task()
     before = 0 if task is None else task.cancelling()
     try:
-        await made.connect()
+        async with asyncio.timeout(seconds):
+            await made.connect()
         if task is not None and task.cancelling() > before:
             raise asyncio.CancelledError
     except BaseException:
