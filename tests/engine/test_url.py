@@ -6,6 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
+import redis.asyncio.connection as aio
 
 from holdfast import Holdfast
 from holdfast.engine.topology import Topology
