@@ -192,11 +192,13 @@ class Topology:
 
     def aio_connection(self, address: Address) -> Any:
         """The same for asyncio."""
-        options = {**self._options, "socket_connect_timeout": None}  # `connect` has it
         if self.local:
-            return aio.UnixDomainSocketConnection(**options)
-        kind = aio.SSLConnection if self.target.tls else aio.Connection
-        return kind(host=address[0], port=address[1], **options)
+            made = aio.UnixDomainSocketConnection(**self._options)
+        else:
+            kind = aio.SSLConnection if self.target.tls else aio.Connection
+            made = kind(host=address[0], port=address[1], **self._options)
+        made.socket_connect_timeout = None  # `connect` has it
+        return made
 
     def _sentinel_connection(self, place: Address) -> Any:
         keep: Mapping[str, Any] = {k: v for k, v in self._options.items() if k not in ("db",)}
