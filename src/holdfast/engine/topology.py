@@ -193,7 +193,7 @@ class Topology:
     def aio_connection(self, address: Address) -> Any:
         """The same for asyncio."""
         if self.local:
-            made = aio.UnixDomainSocketConnection(**self._options)
+            made: Any = aio.UnixDomainSocketConnection(**self._options)
         else:
             kind = aio.SSLConnection if self.target.tls else aio.Connection
             made = kind(host=address[0], port=address[1], **self._options)
