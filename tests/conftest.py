@@ -9,10 +9,31 @@ import pytest
 from support import again
 from support.actors import Fleet
 from support.backends import NAMES, Backend, Backends
+from support.depth import DEEP
+
+SELDOM = {"redis", "sentinel"}
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(again.OnceMoreAlone(config), "again")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Threads on two of the four kinds of servers, unless one goes deep.
+
+    What differs between servers is in flows and scripts, which both twins share; what differs between the twins does
+    not depend on the server."""
+    if DEEP:
+        return
+    left_out = [item for item in items if _params(item).get("api") == "sync" and _params(item).get("backend") in SELDOM]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        gone = set(map(id, left_out))
+        items[:] = [item for item in items if id(item) not in gone]
+
+
+def _params(item: pytest.Item) -> dict[str, object]:
+    return dict(item.callspec.params) if hasattr(item, "callspec") else {}
 
 
 @pytest.fixture(scope="session")

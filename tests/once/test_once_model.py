@@ -20,7 +20,7 @@ from support.faults import Plan, install
 from support.model import CLOCK_KEY, MovedClock
 
 numbers = itertools.count()
-examined = settings(**tries(100, 5000), suppress_health_check=list(HealthCheck))
+examined = settings(**tries(60, 5000), suppress_health_check=list(HealthCheck))
 
 
 def step(name: str, *arguments: Any) -> Any:

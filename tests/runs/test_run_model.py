@@ -42,7 +42,7 @@ def test_scripts_agree_with_the_reference(backends: Backends) -> None:
     class Machine(RunMachine):
         pass
 
-    drive(Machine, backends, max_examples=EXAMPLES or 60, derandomize=not EXAMPLES)
+    drive(Machine, backends, max_examples=EXAMPLES or 30, derandomize=not EXAMPLES)
 
 
 @pytest.fixture
