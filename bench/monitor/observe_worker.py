@@ -129,13 +129,10 @@ async def everybody(monitor: Monitor, reader: Reader, batches: list[Iterator[Bat
     return took
 
 
-async def load(monitor: Monitor, reader: Reader, venues: Venues, server: Redis) -> float:
-    """Make all keys known, and fill the log to its bound. Answers the seconds of the first."""
+async def load(monitor: Monitor, reader: Reader, venues: Venues) -> float:
+    """Make all keys known. Answers the seconds. The log is emptied of what was read whenever it is full."""
     once = venues.all()
-    took = await everybody(monitor, reader, [once] * CALLERS, read=True)
-    while await server.xlen(monitor._spec.key("log")) < BACKLOG:
-        await everybody(monitor, reader, [venues.all()], read=True)
-    return took
+    return await everybody(monitor, reader, [once] * CALLERS, read=True)
 
 
 async def control(server: Redis, monitor: Monitor, keys: int) -> Costs:
@@ -166,7 +163,7 @@ async def run(addr: str, keys: int, observations: int) -> None:
         await server.ping()
         wait_for_go()
         before = await used_memory(server)
-        loading = await load(monitor, reader, venues, server)
+        loading = await load(monitor, reader, venues)
         await reader.read()
         log = await server.memory_usage(monitor._spec.key("log"), samples=0) or 0
         figures = {
