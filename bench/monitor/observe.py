@@ -76,8 +76,8 @@ SCENARIO = Scenario(
     how=(
         "One asyncio process, 4 callers, `observe_many` of 100, keys at random, states of about 110 bytes of JSON. "
         "All keys become known through `observe_many` (`loaded`). Then 3 times 20 000 observations for each share, in "
-        "turn. The log is at its bound of 10 000 changes and read up to its end before each sample, so that each "
-        "change makes room for itself as it does beside workers. Per observation: server time is that of the script, "
+        "turn. The log of 10 000 changes is read up to its end before each sample, so that changes "
+        "make room for themselves as they do beside workers. Per observation: server time is that of the script, "
         "from INFO commandstats, server CPU is all of the server, with the network. A bare GET of the same keys, 100 "
         "in a pipeline, is the control for what the server and the caches do by themselves. Memory is used_memory "
         "without the log, per known key. Every outcome is compared with what it must be. (--quick: a fiftieth of the "
