@@ -2,8 +2,8 @@
 
 python -m bench.monitor.observe_worker ADDR KEYS OBSERVATIONS
 
-The log is read between two samples, by the same step as a worker's. So changes make room for themselves when it is full,
-and none is refused.
+The log is read between two samples, by the same step as a worker's. So changes make room for themselves when it is
+full, and none is refused.
 """
 
 from __future__ import annotations
