@@ -24,8 +24,9 @@ from holdfast.monitor.spec import MonitorSpec, Seen, parse_change
 AT_ONCE = 100
 LETTERS = 10_000
 MARGIN = 5.0
-LONG = 3_600_000
 """Observations in one script; dead letters kept; seconds beyond the longest that telling somebody may take."""
+LONG = 3_600_000
+"""A reader that is told to wait for so many ms is not to read at all: it has no store, and others do."""
 _LETTER = re.compile(r"\d{1,20}-\d{1,20}")
 
 

@@ -34,6 +34,7 @@ READ_LEASE = 15.0
 CHECK = 2.0
 """Nobody relies on messages: each loop looks this often by itself."""
 LEASE = 15.0
+"""For which a subscriber is this process's, where its queue does not say how long telling it may take."""
 LIVES = 100
 """Attempts, also those whose process died, after which a message is given up: it may be what ends them."""
 PRUNE_EVERY, KEEP_DAYS = 3600.0, 30.0
@@ -44,7 +45,6 @@ class Bell:
     """Wakes the loops of one worker. Any thread."""
 
     def __init__(self, count: int) -> None:
-        self.readers: dict[str, None] = {}
         self._loop = asyncio.get_running_loop()
         self.events = [asyncio.Event() for _ in range(count)]
 

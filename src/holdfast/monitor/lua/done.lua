@@ -42,7 +42,6 @@ call('HSET', state, 'token', '', 'ended', ARGV[3])
 if outcome == 'later' then call('HSET', state, 'attempt', math.max(0, known(attempt) - 1)) end
 if outcome == 'again' then
   call('HSET', state, 'failed', known(failed) + 1, 'bad', known(bad) + 1)
-  if known(bad) == 0 then make_whole(who) end
 elseif outcome ~= 'back' and (outcome ~= 'later' or known(failed) + known(attempt) <= 1) then
   -- What was never tried is put together anew: more may have come.
   if outcome == 'dead' then bury() end
