@@ -15,12 +15,12 @@ import holdfast
 PACKAGE = Path(holdfast.__file__).parent
 ROOT = Path(__file__).parents[1]
 
-ROOMS = {"locks", "buffers", "sessions", "runs", "once", "monitor", "memory"}
+ROOMS = {"locks", "buffers", "sessions", "runs", "once", "monitor", "memory", "fleet"}
 FOUNDATION = {"engine", "keys", "errors", "events", "settings"}
 HOLD_LEASES = {"buffers", "runs", "monitor"}
 """The rooms that may use locks."""
-STANDS_ON = {"monitor": {"once"}}
-"""A raw result is processed once."""
+STANDS_ON = {"monitor": {"once"}, "fleet": {"observe"}}
+"""A raw result is processed once. The fleet is told what the counters count."""
 
 PUBLIC = {"", "sync", "errors", "settings", "events", "testing", "observe"}
 """What somebody who only installed the package may import; "" is `holdfast` itself."""

@@ -76,6 +76,10 @@ class Settings:
     max_in_flight: int = _setting(
         10_000, "How many requests may be under way on one connection; further callers wait.", 1, 1_000_000
     )
+    report: float = _setting(
+        5.0, "How often an open client tells the fleet what it uses, holds and did, for the dashboard; 0: never.",
+        0.0, 3600.0,
+    )  # fmt: skip
     check_server: bool = _setting(True, "Refuse a server that is too old or may evict keys, when connecting.")
     allow_eviction: bool = _setting(
         False,

@@ -8,7 +8,7 @@ from typing import Any
 from holdfast.buffers import flows, holding, letters
 from holdfast.buffers.batch import Batch
 from holdfast.buffers.holding import Terms
-from holdfast.buffers.letters import BufferStats, BufferTotals, DeadLetter
+from holdfast.buffers.letters import BufferStats, BufferTotals, DeadLetter, UserStats
 from holdfast.buffers.message import Appended, Message
 from holdfast.buffers.spec import DEADLINE, MAX_BATCH, MAX_LEASE, MIN_TTL, BufferSpec
 from holdfast.engine.aio import AsyncDriver
@@ -115,6 +115,16 @@ class Buffer:
     async def totals(self) -> BufferTotals:
         """The numbers of all users together, from the shards' indexes: the key space is not scanned."""
         return await self._driver().run(letters.totals(self._core, self._spec))
+
+    async def largest(self, count: int = 50, *, offset: int = 0) -> list[UserStats]:
+        """Users with the most waiting messages, of those with sixteen and more. From indexes: nothing is scanned.
+
+        They are indexed by about how many wait, and shown with how many do: near neighbours may be out of place."""
+        return await self._driver().run(letters.users(self._core, self._spec, True, count, offset))
+
+    async def oldest(self, count: int = 50, *, offset: int = 0) -> list[UserStats]:
+        """Users whose oldest message has waited longest. From indexes: nothing is scanned."""
+        return await self._driver().run(letters.users(self._core, self._spec, False, count, offset))
 
     async def flush(self, user: Id) -> bool:
         """Let a worker take what waits now, whatever its triggers say. False if nothing waits."""

@@ -69,6 +69,20 @@ class BufferTotals:
     `dropped.age`, `dropped.capacity`, `dropped.bytes`, `dropped.dead`; pairs: `dropped.pair_age`,
     `dropped.pair_capacity`; batches: `batches`, `redelivered`; whole buffers that ended with nobody there to count
     their messages: `vanished`."""
+    oldest: float | None = None
+    """Seconds since the oldest message of all that wait was appended; None if nothing waits."""
+
+
+@dataclass(frozen=True, slots=True)
+class UserStats:
+    """One user among many."""
+
+    user: Id
+    waiting: int
+    age: float | None
+    """Seconds since the oldest waiting message was appended; None if nothing waits."""
+    in_flight: int
+    """Messages in the batch that a worker has, or that waits to be handed out again."""
 
 
 def look(core: Core, spec: BufferSpec, user: Id, limit: int) -> Flow[tuple[BufferStats, list[Message]]]:
@@ -84,12 +98,20 @@ def totals(core: Core, spec: BufferSpec) -> Flow[BufferTotals]:
     until = core.clock() + core.settings.retry_for
     replies = yield Together(
         [
-            call(script, shard.tag, (shard.stat, shard.due, shard.idle, shard.dead), (), clock=core.clock, until=until)
+            call(
+                script,
+                shard.tag,
+                (shard.stat, shard.due, shard.idle, shard.dead, shard.old),
+                (),
+                clock=core.clock,
+                until=until,
+            )
             for shard in spec.shards
         ]
     )
     counts: dict[str, int] = {}
     users = due = dead = idle = 0
+    oldest = -1
     for reply in _all_good(replies):
         fields = reply[2]
         for at in range(0, len(fields), 2):
@@ -97,7 +119,38 @@ def totals(core: Core, spec: BufferSpec) -> Flow[BufferTotals]:
             if not name.startswith("conf"):
                 counts[name] = counts.get(name, 0) + int(fields[at + 1])
         users, due, idle, dead = users + reply[3], due + reply[4], max(idle, reply[5]), dead + reply[6]
-    return BufferTotals(users, due, idle, dead, counts)
+        oldest = max(oldest, reply[7])
+    return BufferTotals(users, due, idle, dead, counts, None if oldest < 0 else oldest / 1000)
+
+
+def users(core: Core, spec: BufferSpec, largest: bool, count: int, offset: int) -> Flow[list[UserStats]]:
+    """The largest or the oldest users, from the shards' indexes, and then as they are now: two round trips."""
+    check_count("count", count, 1, PAGE)
+    check_count("offset", offset, 0, PAGE)
+    script, most = core.scripts.get("buffers/users"), offset + count
+    until = core.clock() + core.settings.retry_for
+    replies = yield Together(
+        [
+            call(
+                script, shard.tag, (shard.big if largest else shard.old,), ("high" if largest else "low", most),
+                clock=core.clock, until=until,
+            )
+            for shard in spec.shards
+        ]
+    )  # fmt: skip
+    found = [
+        (float(reply[2][at + 1]), reply[2][at])
+        for reply in _all_good(replies)
+        for at in range(0, len(reply[2]), 2)
+    ]  # fmt: skip
+    page = [decode(user) for _, user in sorted(found, reverse=largest)[offset:most]]
+    looks = _all_good((yield Together([look(core, spec, user, 0) for user in page])))
+    stats = [
+        UserStats(user, one.waiting, one.age, one.in_flight)
+        for user, (one, _) in zip(page, looks, strict=True)
+        if one.waiting or one.in_flight
+    ]
+    return sorted(stats, key=lambda one: -one.waiting if largest else -(one.age or 0.0))
 
 
 def _all_good(replies: list[Any]) -> list[Any]:

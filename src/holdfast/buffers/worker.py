@@ -196,6 +196,19 @@ class Worker:
     # -- one batch ----------------------------------------------------------------------------------------------
 
     async def _process(self, taking: Taking) -> None:
+        tracing = self._core.tracing
+        if tracing is None:
+            await self._absorb(taking)
+            return
+        about = {
+            "collection": self._absorber.spec.name, "key": str(holding.user_of(taking.place)), "batch": str(taking.id),
+            "attempt": taking.attempt, "fence": taking.hold.fence, "messages": len(taking.messages),
+        }  # fmt: skip
+        with tracing.span("absorb", (message.trace for message in taking.messages), about) as failed:
+            failed(await self._absorb(taking))
+
+    async def _absorb(self, taking: Taking) -> str:
+        """Answers which kind of error there was; nothing: none."""
         batch = self._make_batch(taking)
         scope = AsyncScope(taking.hold)
         limit = asyncio.timeout(self._absorber.timeout)
@@ -207,7 +220,7 @@ class Worker:
             error = problem
         ours = await scope.leave(error)
         if ours or taking.hold.lost_reason:
-            return  # it is somebody else's now, or nobody's
+            return "LeaseLost"  # it is somebody else's now, or nobody's
         spec, task = self._absorber.spec, asyncio.current_task()
         if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
             # Stopped before the handler was done: hand the batch back, as if it had not been taken.
@@ -220,6 +233,8 @@ class Worker:
                 await self._driver.run(holding.ack(self._core, spec, taking, None))
             except HoldfastError as problem:
                 self._core.warn(f"{spec.name}: {problem}")
+                error = problem
+        return "" if error is None else "TimeoutError" if limit.expired() else type(error).__name__
 
     async def _give_back(self, taking: Taking, delay: float, attempts: int, error: str) -> None:
         # A thread may still be at work on it, and must see that it lost the batch.

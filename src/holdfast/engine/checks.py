@@ -10,7 +10,7 @@ from hiredis import ReplyError
 from holdfast.engine.core import Core
 from holdfast.engine.flow import Flow, NotSent, Refresh, ReplyLost, Send, Sleep, backoff
 from holdfast.engine.resp import pack
-from holdfast.errors import ConfigurationError, Unavailable, UnsafeServer
+from holdfast.errors import ConfigurationError, ServerError, Unavailable, UnsafeServer
 from holdfast.events import ServerWarning
 
 OLDEST = {"valkey": (7, 2), "redis": (7, 0)}
@@ -36,6 +36,14 @@ def command(core: Core, *words: str) -> Flow[Any]:
         yield Refresh("first contact")
         yield Sleep(min(backoff(attempt), max(0.0, until - core.clock())))
         attempt += 1
+
+
+def ask(core: Core, *words: str) -> Flow[Any]:
+    """A question from outside. Raises ServerError for an error, as nobody here knows what it means."""
+    reply = yield from command(core, *words)
+    if isinstance(reply, ReplyError):
+        raise ServerError(f"check the command: the server says {reply}", operation=words[0].lower())
+    return reply
 
 
 def check_server(core: Core) -> Flow[None]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from holdfast.buffers import flows, holding, letters
 from holdfast.buffers.holding import Terms
-from holdfast.buffers.letters import BufferStats, BufferTotals, DeadLetter
+from holdfast.buffers.letters import BufferStats, BufferTotals, DeadLetter, UserStats
 from holdfast.buffers.message import Appended, Message
 from holdfast.buffers.spec import DEADLINE, MAX_BATCH, MAX_LEASE, MIN_TTL, BufferSpec
 from holdfast.engine.core import Core
@@ -114,6 +114,16 @@ class Buffer:
     def totals(self) -> BufferTotals:
         """The numbers of all users together, from the shards' indexes: the key space is not scanned."""
         return self._driver().run(letters.totals(self._core, self._spec))
+
+    def largest(self, count: int = 50, *, offset: int = 0) -> list[UserStats]:
+        """Users with the most waiting messages, of those with sixteen and more. From indexes: nothing is scanned.
+
+        They are indexed by about how many wait, and shown with how many do: near neighbours may be out of place."""
+        return self._driver().run(letters.users(self._core, self._spec, True, count, offset))
+
+    def oldest(self, count: int = 50, *, offset: int = 0) -> list[UserStats]:
+        """Users whose oldest message has waited longest. From indexes: nothing is scanned."""
+        return self._driver().run(letters.users(self._core, self._spec, False, count, offset))
 
     def flush(self, user: Id) -> bool:
         """Let a worker take what waits now, whatever its triggers say. False if nothing waits."""
