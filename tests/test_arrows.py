@@ -38,8 +38,8 @@ def allowed(part: str) -> set[str] | None:
         "settings": {"errors"},
         "observe": {"observe", "events"},
         "adapters": PUBLIC | {"adapters"},
-        "node": PUBLIC | {"node"},
-        "cli": PUBLIC | {"cli", "node"},
+        "node": PUBLIC | {"node", "adapters", "memory"},
+        "cli": PUBLIC | {"cli", "node", "memory"},
         "testing": PUBLIC,
     }.get(part)
 

@@ -229,11 +229,13 @@ class Reference(Reader):
 
     def observers(self) -> str:
         from holdfast import observe
+        from holdfast.node.metrics import NAMES
         from holdfast.observe import counters, logs, otel, prometheus
 
         sections = [
             (counters.Counters, f"Names:\n\n{', '.join(code(name) for name in counter_names())}."),
             (logs.LogObserver, ""),
+            (logs.JsonFormatter, ""),
             (prometheus.PrometheusObserver, table(("metric", "type", "labels", "meaning"), prometheus_metrics())),
             (otel.OtelObserver, table(("metric", "type", "unit", "meaning"), otel_metrics())),
         ]
@@ -241,6 +243,8 @@ class Reference(Reader):
             "Observers",
             self.doc("observe", observe.__doc__) + " What they are told of: [events](events.md).",
             *["\n\n".join(part for part in (self.cls(c, made_by_users=True), more) if part) for c, more in sections],
+            "## Metrics of a node\n\n`/metrics` of `holdfast up` has these too, for the whole fleet.\n\n"
+            + table(("metric", "meaning"), [(code(name), text) for name, text in NAMES.items()]),
         )
 
     def testing(self) -> str:

@@ -13,7 +13,7 @@ from holdfast.buffers.absorber import Absorber, Handler, make_absorber
 from holdfast.buffers.buffer import Buffer
 from holdfast.buffers.spec import BufferSpec
 from holdfast.engine.aio import AsyncDriver
-from holdfast.engine.checks import ask, check_server, command
+from holdfast.engine.checks import ask, check_scripts, check_server, command
 from holdfast.engine.core import Core
 from holdfast.engine.limits import check_count
 from holdfast.errors import ConfigurationError
@@ -131,11 +131,24 @@ class Holdfast(OnceCalls, MonitorCalls):
         await self._driver.run(command(self._core, "PING"))
         return self._core.clock() - started
 
-    async def command(self, *words: str) -> Any:
+    async def command(self, *words: str | bytes | int, node: int | None = None) -> Any:
         """Ask the server something that changes nothing, such as `INFO`, for tools. Answers as the server does.
 
-        On a cluster it is one of its servers. Raises ServerError where the server answers with an error."""
-        return await self._driver.run(ask(self._core, *words))
+        On a cluster it is one of its servers, or the one with this place in `servers()`. Raises ServerError where the server answers with an error."""
+        return await self._driver.run(ask(self._core, *words, node=node))
+
+    async def servers(self) -> list[str]:
+        """The addresses of the servers that have keys of ours: one, or each primary of a cluster. For tools."""
+        return [f"{host}:{port}" if port else str(host) for host, port in self._core.topology.addresses()]
+
+    async def check_scripts(self) -> dict[str, str]:
+        """Load every script on every server: by name, what the server says of it; empty: nothing is wrong."""
+        return await self._driver.run(check_scripts(self._core))
+
+    @property
+    def shown(self) -> str:
+        """The URL of the server, without a password."""
+        return self._core.target.shown
 
     @property
     def fleet(self) -> Fleet:
@@ -149,7 +162,7 @@ class Holdfast(OnceCalls, MonitorCalls):
 
     def observe(self, observer: Observer) -> None:
         """Call this with every event from now on."""
-        self._core.events.add(observer)
+        self._core.observe(observer)
 
     @property
     def _driver(self) -> AsyncDriver:
@@ -411,9 +424,13 @@ class Holdfast(OnceCalls, MonitorCalls):
         """Holders and waiters of a mutex (`lock`), read/write lock (`rw`) or semaphore (`sem`)."""
         return await self._driver.run(admin.inspect(self._core, place(self._core, _kind(kind), name)))
 
-    async def list_locks(self, count: int = 100) -> list[LockInfo]:
+    async def list_locks(self, count: int = 100, *, offset: int = 0) -> list[LockInfo]:
         """Locks in use, at most `count`. Looked up in the shards' indexes; the key space is never scanned."""
-        return await self._driver.run(admin.look_at_all(self._core, count))
+        return await self._driver.run(admin.look_at_all(self._core, count, offset))
+
+    async def count_locks(self) -> int:
+        """How many locks are in use."""
+        return await self._driver.run(admin.count_locks(self._core))
 
     async def force_release(
         self, name: Id, *, reason: str, by: str = "", kind: str = "lock", fence: int | None = None

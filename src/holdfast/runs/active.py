@@ -8,7 +8,7 @@ from typing import Any, Self
 
 from holdfast.engine.aio import AsyncDriver
 from holdfast.engine.core import Core
-from holdfast.engine.payload import decode, encode
+from holdfast.engine.payload import decode, encode, trace_of
 from holdfast.engine.scope import AsyncScope
 from holdfast.errors import HoldfastError, InvalidPayload, RunStopped
 from holdfast.keys import Id
@@ -34,7 +34,7 @@ class ActiveRun:
 
     __slots__ = (
         "__weakref__", "_core", "_driver", "_given", "_outbox", "_scope", "_spec", "_steps", "attempt", "draining",
-        "id", "input", "key", "kind", "result", "saved",
+        "id", "input", "key", "kind", "result", "saved", "trace",
     )  # fmt: skip
 
     def __init__(self, core: Core, driver: AsyncDriver, spec: RunSpec, given: Given) -> None:
@@ -53,6 +53,8 @@ class ActiveRun:
         """1 the first time; higher when it had an owner before."""
         self.input, self.saved = owning.readable(given)
         """What it was started with; and what the last checkpoint saved, None if there was none."""
+        self.trace = trace_of(given.input)
+        """The W3C traceparent of the span in which it was started, where tracing was on; else None."""
         self.result: Any = None
         """What the run leaves behind when it ends, unless the handler returns something."""
         self.draining = False
