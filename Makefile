@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 JOBS   ?= 4
 READY  := $(VENV)/.ready
 
-.PHONY: up test check bench chaos sync docs lock clean system
+.PHONY: up test check bench chaos sync docs screenshots lock clean system
 
 $(READY): requirements.lock pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Holdfast needs Python 3.11 or newer")'
@@ -19,7 +19,7 @@ system:
 	@tools/system-packages
 
 up: $(READY)
-	$(BIN)/holdfast up --data .holdfast
+	$(BIN)/holdfast up --data .holdfast --playground $(ARGS)
 
 # Written once, not compiled anew by each of the many processes that the tests start, whatever the environment says.
 test: export PYTHONDONTWRITEBYTECODE =
@@ -33,6 +33,7 @@ check: $(READY)
 	$(BIN)/mypy
 	$(BIN)/python tools/make_sync.py --check
 	$(BIN)/python tools/make_docs.py --check
+	$(BIN)/python tools/make_grafana.py --check
 
 bench: $(READY) system
 	$(BIN)/python -m bench $(ARGS)
@@ -46,6 +47,10 @@ sync: $(READY)
 
 docs: $(READY)
 	$(BIN)/python tools/make_docs.py
+
+# The pictures of the dashboard in the docs, taken of a node at work; needs Chromium.
+screenshots: $(READY) system
+	$(BIN)/python tools/screenshots.py
 
 lock: $(READY)
 	$(BIN)/uv pip compile pyproject.toml requirements-dev.in --extra all --universal --python-version 3.11 \

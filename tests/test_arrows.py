@@ -205,7 +205,9 @@ def forbidden(source: str) -> list[str]:
 
 @pytest.mark.parametrize("file", files(), ids=lambda file: str(file.relative_to(PACKAGE)))
 def test_no_wall_clock_and_no_pickle(file: Path) -> None:
-    assert forbidden(file.read_text("utf-8")) == []
+    # One file holds this machine's clock against the server's, for whoever asks how far they are apart.
+    known = ["time.time"] if file.relative_to(PACKAGE).as_posix() == "cli/clock.py" else []
+    assert forbidden(file.read_text("utf-8")) == known
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 """Order a report, follow it, stop it. What a web process would do.
 
-python reports.py order march --rows 100
+python reports.py order march april --rows 100
 python reports.py follow march
 python reports.py stop march --reason 'wrong month'
 """
@@ -13,11 +13,12 @@ import json
 from project import hf, make_report, reports
 
 
-def order(report: str, customer: str, rows: int) -> None:
+def order(report: list[str], customer: str, rows: int) -> None:
     """Visible, and to be stopped, from now on; ordered twice, it is made once."""
-    reports.start(report, key=f"customer:{customer}", conflict="queue")
-    make_report.delay(report, customer, rows)
-    print(f"ordered {report}")
+    for one in report:
+        reports.start(one, key=f"customer:{customer}", conflict="queue")
+        make_report.delay(one, customer, rows)
+        print(f"ordered {one}")
 
 
 def follow(report: str, after: str | None) -> None:
@@ -34,7 +35,7 @@ def main() -> None:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     verbs = options.add_subparsers(dest="verb", required=True)
     for name in ("order", "follow", "stop"):
-        verbs.add_parser(name).add_argument("report")
+        verbs.add_parser(name).add_argument("report", nargs="+" if name == "order" else None)
     verbs.choices["order"].add_argument("--customer", default="ann")
     verbs.choices["order"].add_argument("--rows", type=int, default=100)
     verbs.choices["follow"].add_argument("--after", help="the id of the last event that was seen")

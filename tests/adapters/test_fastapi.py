@@ -5,6 +5,7 @@ import importlib
 import logging
 import socket
 import sys
+import uuid
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Annotated, Any
@@ -12,7 +13,7 @@ from typing import Annotated, Any
 import httpx
 import pytest
 import uvicorn
-from fastapi import FastAPI, Request, WebSocket
+from fastapi import FastAPI, Path, Request, WebSocket
 from fastapi.responses import StreamingResponse
 from starlette.applications import Starlette
 from starlette.middleware.base import BaseHTTPMiddleware
@@ -387,6 +388,33 @@ async def test_the_name_may_come_from_a_dependency(app: FastAPI, operator: Holdf
     async with serving(app) as web:
         assert (await web.get("/names?who=ann")).json() == "tenant:ann"
         assert (await web.get("/names")).status_code == 422
+
+
+async def test_a_name_is_filled_with_what_the_endpoint_declares(app: FastAPI, operator: Holdfast) -> None:
+    def lock_name(lease: Lease) -> str:
+        return str(lease.name)
+
+    @app.get("/text/{item}")
+    async def as_text(item: "Annotated[uuid.UUID, Path()]", lease: Annotated[Lease, locked("i:{item}")]) -> str:
+        return lock_name(lease)
+
+    @app.get("/bound/{item}")
+    async def bound(item: Annotated[int, Path(ge=5)], lease: Annotated[Lease, locked("i:{item}")]) -> str:
+        return lock_name(lease)
+
+    @app.get("/elsewhere/{item}/{number}")
+    async def elsewhere(number: int, lease: Annotated[Lease, locked("i:{item}:{number}")]) -> str:
+        return lock_name(lease)
+
+    one = uuid.uuid4()
+    async with serving(app) as web:
+        for path, name in {
+            f"/text/{str(one).upper()}": f"i:{one}", f"/text/{one.hex}": f"i:{one}", "/bound/0007": "i:7",
+            "/elsewhere/A%20b/07": "i:A b:7",
+        }.items():  # fmt: skip
+            assert (await web.get(path)).json() == name
+        refused = await web.get("/bound/004")
+        assert (refused.status_code, refused.json()["detail"][0]["type"]) == (422, "greater_than_equal")
 
 
 async def test_a_name_that_cannot_be_filled(app: FastAPI) -> None:

@@ -137,6 +137,8 @@ async def test_an_answer_that_cannot_be_stored_is_the_applications_mistake(web: 
     assert is_problem(await send(web, "k-1", path="/large"), 500, "unreadable-payload")
 
 
-def test_who_the_client_is_must_be_an_id() -> None:
+@pytest.mark.parametrize("nobody", [None, "", object()], ids=["None", "empty", "an object"])
+async def test_clients_without_an_id_do_not_share_keys(nobody: Any) -> None:
+    once = idempotent("orders", by=lambda: nobody).dependency
     with pytest.raises(ConfigurationError, match="return an id from by="):
-        Once(None, None, "orders", object(), "k", {})  # type: ignore[arg-type]
+        await once(None, None, "k", nobody)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from http import HTTPStatus
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -55,6 +57,14 @@ def test_an_answer_is_whole(kind: type[HoldfastError]) -> None:
 def test_the_status_says_what_to_do(name: str, status: int, retry: bool) -> None:
     found = problem(getattr(errors, name)("do this"))
     assert (found.status, "Retry-After" in found.headers) == (status, retry)
+
+
+def test_the_page_about_fastapi_has_the_same_table() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "how-to" / "fastapi.md").read_text("utf-8")
+    rows = re.findall(r"^\| (\d{3})(, `Retry-After`)? \| (.*) \|$", page, re.M)
+    told = {name: (int(status), bool(retry)) for status, retry, names in rows for name in re.findall(r"`(\w+)`", names)}
+    meant = {kind.__name__: (row.status, row.retry is not None) for kind, row in TABLE.items() if row.status != 500}
+    assert {name: told.get(name) for name in meant} == meant
 
 
 def test_the_client_of_an_application_is_told_what_it_sent_and_no_more() -> None:

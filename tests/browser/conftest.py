@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
+from dashboard_house import House, furnish
 from playwright.async_api import Browser, BrowserContext, ConsoleMessage, Page, async_playwright
 
-from dashboard_house import House, furnish
 from support.conditions import until
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
@@ -111,5 +111,3 @@ async def tab(browser: Browser, house: House, request: pytest.FixtureRequest) ->
     yield made
     await context.close()
     made.check()
-
-

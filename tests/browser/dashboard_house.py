@@ -15,9 +15,8 @@ from starlette.routing import Mount
 
 from holdfast import Batch, Delivery, Holdfast
 from holdfast.memory import MonitorStore
-from holdfast.node import api  # TEMP
-if not hasattr(api, "routes"): api.routes = lambda: []  # TEMP
 from holdfast.node.app import create, running
+from holdfast.node.state import Node
 from holdfast.testing import LocalServer
 
 T = TypeVar("T")
@@ -142,6 +141,7 @@ class House:
 
     @contextlib.asynccontextmanager
     async def _served(self, app: Any) -> AsyncIterator[None]:
+        self.node: Node = app.node
         outer = Starlette(routes=[Mount(self._prefix, app)]) if self._prefix else app
         config = uvicorn.Config(outer, port=0, log_level="critical", lifespan="off", timeout_graceful_shutdown=1)
         server = uvicorn.Server(config)

@@ -6,6 +6,7 @@ import contextlib
 import os
 import pty
 import select
+import signal
 import subprocess
 import time
 from typing import Self
@@ -57,6 +58,16 @@ class Terminal:
 
     def signal(self, number: int) -> None:
         self._process.send_signal(number)
+
+    def interrupt(self) -> None:
+        """Ctrl-C. One that comes just before the reading of an answer begins is not heard: then it is pressed again."""
+        for _ in range(5):
+            self.signal(signal.SIGINT)
+            until = time.monotonic() + 2.0
+            while time.monotonic() < until:
+                self._read(0.05)
+                if self._process.poll() is not None:
+                    return
 
     def wait(self, within: float = 20.0) -> int:
         """Its exit code, with all that it says until then."""

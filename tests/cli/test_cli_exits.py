@@ -153,7 +153,7 @@ def test_in_a_terminal_it_asks_and_does_what_is_answered(valkey: Backend, hf: Ho
 def test_a_question_is_ended_by_ctrl_c(valkey: Backend) -> None:
     with Terminal("locks", "release", "a", "--reason", "stuck", "--url", valkey.url) as terminal:
         terminal.expect("end the lease of 'a'?")
-        terminal.signal(signal.SIGINT)
+        terminal.interrupt()
         assert terminal.wait() == 130
         assert "Traceback" not in terminal.text
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+import threading
 from pathlib import Path
 
 import pytest
 
 from cli.cli_support import Told, tell_names
-from holdfast import Push, Subscriber
+from holdfast import Delivery, Push, Subscriber
 from holdfast.memory import MonitorStore
 from holdfast.sync import Holdfast
 from support.backends import Backend
+from support.conditions import until_blocking
 
 WHY = ("--reason", "mended", "--yes")
 
@@ -97,7 +99,7 @@ def test_a_monitor_shows_who_is_told_and_how_it_went_but_no_secret(
     # expect the subscribers of the store where it is named, and no secret anywhere
     assert holdfast.json("monitor", "venues", "--store", store)["waiting"] == {"hook": 0}
     assert holdfast.json("monitor", "status", "venues")["waiting"] == {}
-    assert holdfast.json("monitor", "venues", HOLDFAST_STORE=store)["waiting"] == {"hook": 0}
+    assert holdfast.json("monitor", "venues", HOLDFAST_NODE_STORE=store)["waiting"] == {"hook": 0}
     shown = holdfast("monitor", "subscribers", "venues", "--store", store)
     assert "hook" in shown
     told = shown + json.dumps(holdfast.json("monitor", "subscribers", "venues", "--store", store))
@@ -129,3 +131,36 @@ def test_a_store_that_is_not_there_is_not_made(holdfast: Told, tmp_path: Path) -
     assert "there is no file" in holdfast.error("monitor", "venues", "--store", f"sqlite:///{missing}", code=2)
     assert not missing.exists()
     assert "pass --store as a URL" in holdfast.error("monitor", "venues", "--store", "monitor.db", code=2)
+
+
+def test_what_a_subscriber_did_not_accept_is_shown_put_back_and_thrown_away(holdfast: Told, hf: Holdfast) -> None:
+    # Given a change that a function refused for good
+    venues = hf.monitor("venues")
+    told: list[object] = []
+
+    @venues.subscriber("picky", first=True, retries=0)
+    def picky(delivery: Delivery) -> None:
+        if not told:
+            told.append(None)
+            raise RuntimeError("boom")
+        told.append(delivery.changes[0].after)
+
+    working = threading.Thread(target=hf.work)
+    working.start()
+    try:
+        until_blocking(venues.subscribers, what="the function to subscribe")
+        venues.observe("shop", "k", "secret")
+        until_blocking(venues.dead_letters, what="a dead letter")
+        # expect it among the others, without what it says
+        (letter,) = holdfast.json("monitor", "dead", "venues")
+        assert (letter["where"], letter["subscriber"]) == ("monitor:venues", "picky")
+        assert "secret" not in holdfast("dead", "monitor:venues", letter["id"])
+        assert "secret" in holdfast("dead", "monitor:venues", letter["id"], "--payloads")
+        assert "no such dead letter" in holdfast.error("dead", "monitor:venues", "1-1", code=1)
+        # when it is put back, expect it to be told
+        assert holdfast.json("dead", "replay", "monitor:venues", "--all", *WHY)["done"] == 1
+        until_blocking(lambda: told[1:] == ["secret"], what="the change to be told")
+        assert holdfast.json("dead", "purge", "monitor:venues", letter["id"], *WHY, code=1)["missing"] == 1
+    finally:
+        hf.stop_work()
+        working.join(20)

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import httpx
-import pytest
 from example_processes import Processes
 
 from holdfast.testing import LocalServer
@@ -37,22 +35,24 @@ class Service:
         return self.processes.until(condition, what)
 
 
-@pytest.fixture(scope="module")
-def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    """A web process that works on its own."""
-    home = tmp_path_factory.mktemp("memory")
-    with (
-        Processes("memory_service", home, "embedded:", **files(home)) as processes,
-        httpx.Client(base_url=processes.web("app.py", "--port", "0"), timeout=20) as web,
-    ):
-        yield Service(processes, web, home / "uploads")
-
-
 def files(home: Path) -> dict[str, object]:
     return {"MEMORY_DB": f"sqlite:///{home}/memory.db", "MEMORY_UPLOADS": home / "uploads", "MEMORY_QUIET": 0.5}
 
 
-def test_what_was_said_is_remembered_in_three_ways(service: Service) -> None:
+def test_all_of_it_in_one_process(tmp_path: Path) -> None:
+    # One test, because the process takes longer to start than everything here to check.
+    with (
+        Processes("memory_service", tmp_path, "embedded:", **files(tmp_path)) as processes,
+        httpx.Client(base_url=processes.web("app.py", "--port", "0"), timeout=20) as web,
+    ):
+        service = Service(processes, web, tmp_path / "uploads")
+        what_was_said_is_remembered_in_three_ways(service)
+        a_message_that_is_sent_again_is_there_once(service)
+        a_message_waits_for_its_upload(service)
+        a_user_who_is_forgotten_is_gone(service)
+
+
+def what_was_said_is_remembered_in_three_ways(service: Service) -> None:
     service.say("ann", "I like green tea. Yesterday it rained.")
     service.say("ann", "To make it, you need water. First boil it, then wait a minute.")
     # after a while of silence
@@ -62,7 +62,7 @@ def test_what_was_said_is_remembered_in_three_ways(service: Service) -> None:
     assert service.recall("bob") == []
 
 
-def test_a_message_that_is_sent_again_is_there_once(service: Service) -> None:
+def a_message_that_is_sent_again_is_there_once(service: Service) -> None:
     first = service.say("carl", "I live in Lisbon.", **{"Idempotency-Key": "1"})
     assert service.say("carl", "I live in Lisbon.", **{"Idempotency-Key": "1"}) == first
     assert service.say("carla", "I live in Porto.", **{"Idempotency-Key": "1"}) != first, "another user's key"
@@ -71,7 +71,7 @@ def test_a_message_that_is_sent_again_is_there_once(service: Service) -> None:
     assert service.recall("carl", kind="episodic") == ["I live in Lisbon."]
 
 
-def test_a_message_waits_for_its_upload(service: Service) -> None:
+def a_message_waits_for_its_upload(service: Service) -> None:
     # Given a message whose photo is under way, and one after it
     message = service.say("dora", "My cat is called Ada.", "photo", "voice")["id"]
     service.say("dora", "I have two dogs.")
@@ -95,7 +95,7 @@ def test_a_message_waits_for_its_upload(service: Service) -> None:
     assert service.web.put(f"{path}/photo", content=b"x" * 10_000_001).status_code == 413
 
 
-def test_a_user_who_is_forgotten_is_gone(service: Service) -> None:
+def a_user_who_is_forgotten_is_gone(service: Service) -> None:
     service.say("eve", "I hate mornings.")
     service.flush("eve")
     service.until(lambda: service.recall("eve", kind="semantic"), "what was said in memory")

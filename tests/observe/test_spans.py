@@ -13,9 +13,10 @@ from opentelemetry import trace
 from opentelemetry.trace import SpanKind, StatusCode
 from spans import Spans, links, parent, place, working
 
-from holdfast import Holdfast
+from holdfast import Holdfast, LeaseLost, RunStopped
 from holdfast.monitor.record import DeliveryFailed
 from holdfast.observe import Counters
+from holdfast.sync import Holdfast as BlockingHoldfast
 from support.backends import Backend
 from support.conditions import until
 
@@ -331,6 +332,83 @@ async def test_a_delivery_is_joined_to_the_spans_of_what_was_observed(valkey: Ba
         assert SECRET not in worker.text() + spans.text()
 
 
+# -- without a worker -------------------------------------------------------------------------------------------------
+
+
+async def test_the_body_of_a_claimed_run_has_its_span(valkey: Backend) -> None:
+    # Given a run that was started in a span, and another worker's span, such as that of a task of Celery
+    spans, worker = Spans(), Spans()
+    async with Holdfast(valkey.url, observers=[spans.observer]) as client:
+        with spans.tracer.start_as_current_span("request") as request:
+            await client.runs("agent").start("r", SECRET)
+
+    # When it is claimed there
+    async with Holdfast(valkey.url, observers=[worker.observer]) as hf:
+        with worker.tracer.start_as_current_span("task") as task:
+            async with await hf.runs("agent").claim("r"):
+                inside = place(trace.get_current_span())
+            after = place(trace.get_current_span())
+
+    # Expect that the body is part of the trace it was started in, and linked to where it is done
+    (run,) = worker.named("run")
+    assert (inside, after) == (place(run), place(task))
+    assert (parent(run), links(run)) == (place(request), [place(task)])
+    assert run.status.status_code == StatusCode.UNSET
+    assert SECRET not in worker.text()
+
+
+def test_the_body_of_a_blocking_run_and_of_a_batch_have_their_spans(valkey: Backend) -> None:
+    spans = Spans()
+    with BlockingHoldfast(valkey.url, observers=[spans.observer]) as hf:
+        agent, inbox = hf.runs("agent"), hf.buffer("inbox")
+        with spans.tracer.start_as_current_span("here") as here:
+            with agent.claim("r") as run:
+                run.result = 1
+            inbox.append("u", 1)
+        with spans.tracer.start_as_current_span("there"):
+            inbox.append("u", 2)
+        batch = inbox.take("u")
+        assert batch is not None
+        with pytest.raises(LookupError), batch:
+            raise LookupError(SECRET)
+        again = inbox.take("u")
+        assert again is not None
+        with spans.tracer.start_as_current_span("job") as job, again:
+            pass
+
+    # Expect: a run that was made by its claim is part of the span around it
+    assert parent(spans.named("run")[0]) == place(here)
+    assert links(spans.named("run")[0]) == []
+    # a batch of several traces is part of the span around it, if there is one
+    failed, done = spans.named("absorb")
+    assert (parent(failed), len(links(failed)), failed.status.description) == (None, 2, "LookupError")
+    assert (parent(done), len(links(done)), done.status.status_code) == (place(job), 2, StatusCode.UNSET)
+    assert SECRET not in spans.text()
+
+
+async def test_a_claimed_run_that_is_stopped_is_no_error_and_one_that_is_lost_is(valkey: Backend) -> None:
+    spans = Spans()
+    async with Holdfast(valkey.url, observers=[spans.observer]) as hf, Holdfast(valkey.url) as other:
+        agent = hf.runs("agent", lease=0.3)
+
+        async def work(name: str) -> None:
+            async with await agent.claim(name) as run:
+                if name == "stopped":
+                    await other.runs("agent").stop(name, "enough")
+                else:
+                    assert run._given.hold.lose("taken away")
+                await asyncio.sleep(60)
+
+        with pytest.raises(RunStopped):
+            await work("stopped")
+        with pytest.raises(LeaseLost):
+            await work("lost")
+
+    stopped, lost = spans.named("run")
+    assert stopped.status.status_code == StatusCode.UNSET
+    assert (lost.status.status_code, lost.status.description) == (StatusCode.ERROR, "LeaseLost")
+
+
 # -- what must not go wrong -------------------------------------------------------------------------------------------
 
 
@@ -364,3 +442,29 @@ async def test_an_observer_that_comes_later_traces_too(valkey: Backend) -> None:
         with spans.tracer.start_as_current_span("request"):
             await hf.buffer("inbox").append("u", 1)
         assert (await hf.buffer("inbox").peek("u"))[0].trace is not None
+
+
+async def test_what_is_told_when_a_window_ends_belongs_to_the_last_observation(valkey: Backend) -> None:
+    # Given a state that is not told again within the window
+    spans = Spans()
+    hf = Holdfast(valkey.url)
+    venues = hf.monitor("venues", window=0.3)
+    seen: list[Any] = []
+
+    @venues.subscriber("board")
+    async def tell(delivery: Any) -> None:
+        seen.extend(delivery.changes)
+
+    async with Holdfast(valkey.url, observers=[spans.observer]) as client, working(hf):
+        desk = client.monitor("venues", window=0.3)
+        for number, state in enumerate("ABAB"):
+            with spans.tracer.start_as_current_span(f"look {number}"):
+                outcome = (await desk.observe("site", "court", state)).outcome
+        assert outcome == "repeated"
+        await until(lambda: any(change.kind == "settled" for change in seen))
+
+    # Expect the span of the observation that it was told for
+    (settled,) = [change for change in seen if change.kind == "settled"]
+    trace_id, span_id = place(spans.named("look 3")[0])
+    assert (settled.after, settled.key) == ("B", "court")
+    assert settled.trace.startswith(f"00-{trace_id:032x}-{span_id:016x}-")

@@ -13,8 +13,8 @@ from __future__ import annotations
 import inspect
 import string
 from collections.abc import AsyncIterator, Callable
-from types import NoneType
-from typing import Annotated, Any
+from types import SimpleNamespace
+from typing import Annotated, Any, get_type_hints
 
 from holdfast import ConfigurationError, Holdfast, InvalidPayload, Lease
 from holdfast.adapters.asgi import find_client, install, lifespan
@@ -77,6 +77,7 @@ class _Template:
 
     def __init__(self, text: str) -> None:
         self._text = text
+        self._types: dict[tuple[Any, str], TypeAdapter[Any] | None] = {}
         try:
             self._names = [name for _, name, _, _ in string.Formatter().parse(text) if name is not None]
         except ValueError as error:
@@ -92,23 +93,36 @@ class _Template:
 
     def _read(self, connection: HTTPConnection, name: str) -> Any:
         """As the endpoint reads it: two spellings of one number must not be two locks."""
-        value = connection.path_params[name]
-        declared = inspect.signature(connection.scope["endpoint"], eval_str=True).parameters.get(name)
-        if declared is None or declared.annotation is inspect.Parameter.empty:
+        value, endpoint = connection.path_params[name], connection.scope["endpoint"]
+        if (endpoint, name) not in self._types:
+            self._types[endpoint, name] = _declared(endpoint, name)
+        declared = self._types[endpoint, name]
+        if declared is None:
             return value
         try:
-            return TypeAdapter(declared.annotation).validate_python(value)
+            return declared.validate_python(value)
         except ValidationError as error:
             wrong = [{**one, "loc": ("path", name)} for one in error.errors(include_url=False)]
             raise RequestValidationError(wrong) from None
+
+
+def _declared(endpoint: Callable[..., Any], name: str) -> TypeAdapter[Any] | None:
+    """The type of a parameter; None: any, or one that FastAPI does not know either."""
+    parameter = inspect.signature(endpoint).parameters.get(name)
+    if parameter is None or parameter.annotation is inspect.Parameter.empty:
+        return None
+    alone = SimpleNamespace(__annotations__={name: parameter.annotation})
+    known = getattr(inspect.unwrap(endpoint), "__globals__", {})
+    try:
+        return TypeAdapter(get_type_hints(alone, known, include_extras=True)[name])
+    except NameError:
+        return None
 
 
 class Once:
     """Calls a function once for the key that the client sent. Made by `idempotent`."""
 
     def __init__(self, hf: Holdfast, request: Request, space: str, who: Any, key: str | None, options: Any) -> None:
-        if not isinstance(who, (str, bytes, int, NoneType)):
-            raise ConfigurationError(f"return an id from by=, as text or a number: this is a {type(who).__name__}")
         self._hf = hf
         self._where = f"{request.method} {request.url.path}?{request.url.query}"
         self._space = space
@@ -168,6 +182,9 @@ def idempotent(
     caller = Depends(by or _everybody)
 
     async def once(hf: Client, request: Request, key: str | None = key, who: Any = caller) -> Once:
+        if by is not None and (not isinstance(who, (str, bytes, int)) or who in ("", b"")):
+            # Whoever has no id would share the keys of all others without one.
+            raise ConfigurationError(f"return an id from by=, as text or a number: this is {type(who).__name__}")
         return Once(hf, request, space, who, key, options)
 
     return Depends(once)

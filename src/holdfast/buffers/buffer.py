@@ -151,6 +151,11 @@ class Buffer:
         """The numbers of all users together, from the shards' indexes: the key space is not scanned."""
         return await self._driver().run(letters.totals(self._core, self._spec))
 
+    async def due(self, count: int = 50) -> list[Id]:
+        """Users whom a worker should look at now, the most overdue first: their triggers say so, or a batch of theirs
+        was given back or lost. From indexes: nothing is scanned."""
+        return await self._driver().run(letters.due(self._core, self._spec, count))
+
     async def largest(self, count: int = 50, *, offset: int = 0) -> list[UserStats]:
         """Users with the most waiting messages, of those with sixteen and more. From indexes: nothing is scanned.
 

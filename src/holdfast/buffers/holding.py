@@ -279,5 +279,13 @@ def lost(hold: Hold, operation: str) -> LeaseLost:
     )  # fmt: skip
 
 
+def about(spec: BufferSpec, taking: Taking) -> dict[str, object]:
+    """What its span says."""
+    return {
+        "collection": spec.name, "key": str(user_of(taking.place)), "batch": str(taking.id),
+        "attempt": taking.attempt, "fence": taking.hold.fence, "messages": len(taking.messages),
+    }  # fmt: skip
+
+
 def user_of(place: Place) -> Any:
     return decode(place.user)

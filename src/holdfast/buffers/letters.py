@@ -11,7 +11,7 @@ from holdfast.buffers.spec import BufferSpec
 from holdfast.engine.core import Core
 from holdfast.engine.flow import Flow, ReplyLost, Together, call
 from holdfast.engine.limits import check_count
-from holdfast.errors import ConfigurationError, InvalidId, NotAcquired
+from holdfast.errors import InvalidId, NotAcquired
 from holdfast.keys import SHARDS, Id, decode
 
 PAGE = 1000
@@ -127,30 +127,38 @@ def users(core: Core, spec: BufferSpec, largest: bool, count: int, offset: int) 
     """The largest or the oldest users, from the shards' indexes, and then as they are now: two round trips."""
     check_count("count", count, 1, PAGE)
     check_count("offset", offset, 0, PAGE)
-    script, most = core.scripts.get("buffers/users"), offset + count
-    until = core.clock() + core.settings.retry_for
-    replies = yield Together(
-        [
-            call(
-                script, shard.tag, (shard.big if largest else shard.old,), ("high" if largest else "low", most),
-                clock=core.clock, until=until,
-            )
-            for shard in spec.shards
-        ]
-    )  # fmt: skip
-    found = [
-        (float(reply[2][at + 1]), reply[2][at])
-        for reply in _all_good(replies)
-        for at in range(0, len(reply[2]), 2)
-    ]  # fmt: skip
-    page = [decode(user) for _, user in sorted(found, reverse=largest)[offset:most]]
-    looks = _all_good((yield Together([look(core, spec, user, 0) for user in page])))
+    indexes = [shard.big if largest else shard.old for shard in spec.shards]
+    found = yield from _ranked(core, spec, indexes, "high" if largest else "low", offset + count)
+    page = [user for _, user in sorted(found, reverse=largest)[offset : offset + count]]
+    looks = _all_good((yield Together([look(core, spec, decode(user), 0) for user in page])))
     stats = [
-        UserStats(user, one.waiting, one.age, one.in_flight)
+        UserStats(decode(user), one.waiting, one.age, one.in_flight)
         for user, (one, _) in zip(page, looks, strict=True)
         if one.waiting or one.in_flight
     ]
     return sorted(stats, key=lambda one: -one.waiting if largest else -(one.age or 0.0))
+
+
+def due(core: Core, spec: BufferSpec, count: int) -> Flow[list[Id]]:
+    """Whom a worker should look at now, the most overdue first."""
+    check_count("count", count, 1, PAGE)
+    found = yield from _ranked(core, spec, [shard.due for shard in spec.shards], "past", count + 1)
+    return [decode(user) for _, user in sorted(found) if user != b"!"][:count]
+
+
+def _ranked(
+    core: Core, spec: BufferSpec, indexes: list[str], way: str, most: int
+) -> Flow[list[tuple[float, bytes]]]:  # fmt: skip
+    script, until = core.scripts.get("buffers/users"), core.clock() + core.settings.retry_for
+    replies = yield Together(
+        [
+            call(script, shard.tag, (index,), (way, most), clock=core.clock, until=until)
+            for shard, index in zip(spec.shards, indexes, strict=True)
+        ]
+    )
+    return [
+        (float(reply[2][at + 1]), reply[2][at]) for reply in _all_good(replies) for at in range(0, len(reply[2]), 2)
+    ]
 
 
 def _all_good(replies: list[Any]) -> list[Any]:

@@ -200,10 +200,7 @@ class Worker:
         if tracing is None:
             await self._absorb(taking)
             return
-        about = {
-            "collection": self._absorber.spec.name, "key": str(holding.user_of(taking.place)), "batch": str(taking.id),
-            "attempt": taking.attempt, "fence": taking.hold.fence, "messages": len(taking.messages),
-        }  # fmt: skip
+        about = holding.about(self._absorber.spec, taking)
         with tracing.span("absorb", (message.trace for message in taking.messages), about) as failed:
             failed(await self._absorb(taking))
 

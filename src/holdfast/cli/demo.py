@@ -35,7 +35,7 @@ append, a holder that neither looks at its lease nor sends its fence, runs that 
 DRAIN = 25.0
 """Seconds, after the last message and the last strike, in which everything must be absorbed and ended."""
 LONGEST = 600.0
-LATE = 5.0
+LATE = 10.0
 """A strike that is so late is left out: on a machine that busy the end would be too."""
 REMOVE = 10.0
 

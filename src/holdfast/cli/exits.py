@@ -35,8 +35,8 @@ class Exit(IntEnum):
 
 MEANINGS = {
     Exit.DONE: "Done; or there was nothing to find fault with.",
-    Exit.FOUND: "Nothing of that name was found, `doctor` has a problem or a warning, `watch` saw a change, or it failed. "
-    "Nothing was changed, unless the output says what.",
+    Exit.FOUND: "Nothing of that name was found, `doctor` has a problem or a warning, `watch` saw a change, or it "
+    "failed. Nothing was changed, unless the output says what.",
     Exit.MISTAKE: "A mistake on the command line, in a setting or in a file. Doing the same again does not help.",
     Exit.UNAVAILABLE: "The server cannot be reached, or refuses to act. Nothing happened; trying again is safe.",
     Exit.UNKNOWN: "It was sent and no answer came: it may or may not have happened. Look before you repeat it.",

@@ -16,5 +16,7 @@ Fence = Annotated[int | None, typer.Option("--fence", help="Only the holder with
 Payloads = Annotated[bool, typer.Option("--payloads", help="Show what users said, too.")]
 Store = Annotated[
     str | None,
-    typer.Option("--store", help="SQL database of the monitor. Default: HOLDFAST_STORE.", envvar="HOLDFAST_STORE"),
+    typer.Option(
+        "--store", help="SQL database of the monitor. Default: HOLDFAST_NODE_STORE.", envvar="HOLDFAST_NODE_STORE"
+    ),
 ]

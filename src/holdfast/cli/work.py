@@ -1,4 +1,4 @@
-"""`holdfast work`: runs the absorbers of an application, in this process or in several that it looks after."""
+"""`holdfast work`: runs what an application registered, in this process or in several that it looks after."""
 
 from __future__ import annotations
 
@@ -158,4 +158,5 @@ class Supervisor:
                 flush=True,
             )
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._stopping.wait(), pause)
+                async with asyncio.timeout(pause):
+                    await self._stopping.wait()

@@ -7,6 +7,7 @@ import os
 import secrets
 import socket
 import threading
+from asyncio import CancelledError
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from typing import Any, Protocol, TypeVar
@@ -22,7 +23,7 @@ from holdfast.engine.signals import Mailbox
 from holdfast.engine.threads import ThreadDriver
 from holdfast.engine.topology import Topology
 from holdfast.engine.url import Target, parse
-from holdfast.errors import Unavailable
+from holdfast.errors import RunStopped, Unavailable
 from holdfast.events import Event, Events, Lost, Observer, ServerWarning
 from holdfast.keys import Keys
 from holdfast.settings import Settings
@@ -65,10 +66,10 @@ class Tracing(Protocol):
         """The W3C traceparent of the span that is open here. Empty: none is, or it is not to be carried."""
 
     def span(
-        self, name: str, traces: Iterable[str | None], attributes: Mapping[str, object]
+        self, name: str, traces: Iterable[str | None], attributes: Mapping[str, object], *, beside: bool = False
     ) -> AbstractContextManager[Callable[[str], None]]:
         """A span for what is done with what was written in these traces. What is entered takes the kind of an error;
-        nothing: there was none."""
+        nothing: there was none. `beside`: it is linked to the span that is open here."""
 
 
 class Core:
@@ -232,6 +233,23 @@ class Core:
             return b""
         lead = traced(self.tracing.current())
         return b"" if room is not None and len(lead) > room else lead
+
+    def enter_span(
+        self, name: str, traces: Iterable[str | None], about: Mapping[str, object]
+    ) -> Callable[[BaseException | None], None] | None:
+        """Open a span around a body that this code only sees begin and end. Answers what ends it, given what came of
+        the body; nothing without tracing."""
+        if self.tracing is None:
+            return None
+        around = self.tracing.span(name, traces, about, beside=True)
+        failed = around.__enter__()
+
+        def leave(error: BaseException | None) -> None:
+            calm = error is None or isinstance(error, (CancelledError, RunStopped))
+            failed("" if calm else type(error).__name__)
+            around.__exit__(None, None, None)
+
+        return leave
 
     def warn(self, text: str) -> None:
         """Something went wrong in the background: whoever observes is told, else the log is."""

@@ -90,6 +90,11 @@ class Access:
         self._limit(found.name, self._rate)
         return found
 
+    def sign_in(self, connection: HTTPConnection, given: str) -> Token | None:
+        """The token that this is, if it is one. Guessing is slowed."""
+        self._limit(f"peer {connection.client.host if connection.client else ''}", GUESSES)
+        return self._by_token(given)
+
     def check_bind(self, host: str) -> None:
         """Anybody who reaches this address may do everything without a token: refuse all but loopback."""
         if not self.tokens and not _loopback(host):
@@ -230,10 +235,7 @@ async def login(request: Request) -> Response:
     back = form.get("next", "")
     if not back.startswith(f"{root}/") or back.startswith("//") or "\\" in back:
         back = f"{root}/"
-    access = node_of(request).access
-    peer = request.client.host if request.client else ""
-    access._limit(f"peer {peer}", GUESSES)
-    token = access._by_token(form.get("token", "").strip())
+    token = node_of(request).access.sign_in(request, form.get("token", "").strip())
     if token is None:
         return RedirectResponse(f"{root}/login?wrong=1&next={quote(back, safe='')}", 303)
     answer = RedirectResponse(back, 303)

@@ -36,8 +36,19 @@ COUNTED = (
     "runs_stopped", "runs_returned", "runs_stuck", "runs_stop_asked", "lost_runs", "unique", "duplicate", "acquired",
     "rejected", "suppressed", "clock_jumped", "deliveries: delivered", "deliveries: failed", "deliveries: dead",
     "told: accepted", "observations: changed", "observations: first", "fetches: failed", "fetches: failing",
+    "fetches: recovered", "observations: full", "outages: raise", "outages: allow", "outages: deny",
+    "lost: expired", "lost: not renewed in time", "lost: taken away", "lost: forced", "lost: max_hold", "lost: abandoned",
+    "dropped: age", "dropped: capacity", "dropped: bytes", "dropped: unreadable", "dropped: queue full",
+    "dropped: gone before it was told", "dropped: refused by the store", "dropped: not archived in time",
 )  # fmt: skip
 """There from the start, with 0: a rate does not see the first event of a series that begins with it."""
+
+
+OUTCOMES = (
+    "absorbed", "popped", "cleared", "forgotten", "dead", "replayed", "purged", "dropped.age", "dropped.capacity",
+    "dropped.bytes", "dropped.dead", "dropped.pair_age", "dropped.pair_capacity", "batches", "redelivered", "vanished",
+)  # fmt: skip
+"""What may become of a message of a buffer; from the start too."""
 
 
 def families(sample: dict[str, Any], totals: dict[str, int]) -> Iterator[Metric]:
@@ -60,9 +71,10 @@ def families(sample: dict[str, Any], totals: dict[str, int]) -> Iterator[Metric]
     ):  # fmt: skip
         yield gauge(name, ["buffer"], (([buffer], one[part]) for buffer, one in buffers))
     yield gauge("holdfast_buffer_oldest_seconds", ["buffer"], (([name], one["oldest"] or 0.0) for name, one in buffers))
+    became = [(name, {**dict.fromkeys(OUTCOMES, 0), **one["counts"]}) for name, one in buffers]
     yield counter(
         "holdfast_buffer_messages_total", ["buffer", "outcome"],
-        (([name, outcome], number) for name, one in buffers for outcome, number in one["counts"].items()),
+        (([name, outcome], number) for name, counts in became for outcome, number in counts.items()),
     )  # fmt: skip
     yield gauge(
         "holdfast_runs_state", ["runs", "state"],

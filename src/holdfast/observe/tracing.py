@@ -43,12 +43,13 @@ class SpanMaker:
 
     @contextlib.contextmanager
     def span(
-        self, name: str, traces: Iterable[str | None], attributes: Mapping[str, object]
+        self, name: str, traces: Iterable[str | None], attributes: Mapping[str, object], *, beside: bool = False
     ) -> Iterator[Callable[[str], None]]:
         """A span while this is entered. What is entered takes the kind of an error; nothing: there was none.
+        `beside`: it is linked to the span that is open here, or part of it unless there is one trace to be part of.
 
         The kind of error is all that is recorded of it: its text may be what a user wrote."""
-        span = self._start(name, traces, attributes)
+        span = self._start(name, traces, attributes, beside)
         token = attach(trace.set_span_in_context(span))
         kind = ""
 
@@ -66,15 +67,16 @@ class SpanMaker:
             detach(token)
             self._end(span, kind)
 
-    def _start(self, name: str, traces: Iterable[str | None], attributes: Mapping[str, object]) -> Span:
+    def _start(self, name: str, traces: Iterable[str | None], attributes: Mapping[str, object], beside: bool) -> Span:
         try:
             came_from = [found for one in dict.fromkeys(traces) if one and (found := read(one)).is_valid]
-            context, links = Context(), [Link(one) for one in came_from[:MOST_LINKS]]
-            if len(came_from) == 1:
-                context, links = trace.set_span_in_context(NonRecordingSpan(came_from[0]), context), []
+            here = trace.get_current_span().get_span_context() if beside else trace.INVALID_SPAN_CONTEXT
+            parent = came_from[0] if len(came_from) == 1 else here
+            links = [Link(one) for one in (*came_from, here) if one.is_valid and one.span_id != parent.span_id]
+            context = trace.set_span_in_context(NonRecordingSpan(parent), Context()) if parent.is_valid else Context()
             shown = {f"holdfast.{key}": plain(value) for key, value in attributes.items()}
             return self._tracer.start_span(
-                name, context, _KINDS.get(name, SpanKind.INTERNAL), shown, links,
+                name, context, _KINDS.get(name, SpanKind.INTERNAL), shown, links[:MOST_LINKS],
                 record_exception=False, set_status_on_exception=False,
             )  # fmt: skip
         except Exception:

@@ -247,6 +247,14 @@ def flags(core: Core, spec: RunSpec, holds: Sequence[Hold], active: Callable[[st
             core.end_lost(hold)
 
 
+def about(spec: RunSpec, given: Given) -> dict[str, object]:
+    """What its span says."""
+    return {
+        "collection": spec.name, "run": str(decode_id(given.place.run)), "key": shown(given.key),
+        "attempt": given.attempt, "fence": given.hold.fence,
+    }  # fmt: skip
+
+
 def readable(given: Given) -> tuple[Any, Any]:
     """Input and checkpoint. Raises UnreadablePayload or NewerPayload."""
     return (decode(given.input) if given.input else None), (decode(given.saved) if given.saved else None)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from holdfast.engine.payload import decode
-from holdfast.errors import ConfigurationError, InvalidId, NewerPayload, ServerError, UnreadablePayload
+from holdfast.errors import InvalidId, NewerPayload, ServerError, UnreadablePayload
 from holdfast.keys import Id
 from holdfast.keys import decode as decode_id
 from holdfast.runs.spec import ENDED, HEAD, PER_EVENT, STATES

@@ -30,7 +30,6 @@ from holdfast.errors import (
 )
 from holdfast.events import RunStuck
 from holdfast.keys import Id
-from holdfast.keys import decode as decode_id
 from holdfast.runs import flows, owning
 from holdfast.runs.owning import Given
 from holdfast.runs.runner import Runner
@@ -234,11 +233,7 @@ class RunWorker:
         if tracing is None:
             await self._carry_out(given)
             return
-        about = {
-            "collection": self._spec.name, "run": str(decode_id(given.place.run)), "key": flows.shown(given.key),
-            "attempt": given.attempt, "fence": given.hold.fence,
-        }  # fmt: skip
-        with tracing.span("run", [trace_of(given.input)], about) as failed:
+        with tracing.span("run", [trace_of(given.input)], owning.about(self._spec, given)) as failed:
             failed(await self._carry_out(given))
 
     async def _carry_out(self, given: Given) -> str:

@@ -134,11 +134,12 @@ class Holdfast(OnceCalls, MonitorCalls):
     def command(self, *words: str | bytes | int, node: int | None = None) -> Any:
         """Ask the server something that changes nothing, such as `INFO`, for tools. Answers as the server does.
 
-        On a cluster it is one of its servers, or the one with this place in `servers()`. Raises ServerError where the server answers with an error."""
+        On a cluster it is one of its servers, or the one with this place in `servers()`. Raises ServerError where the
+        server answers with an error."""
         return self._driver.run(ask(self._core, *words, node=node))
 
     def servers(self) -> list[str]:
-        """The addresses of the servers that have keys of ours: one, or each primary of a cluster. For tools."""
+        """The addresses of the servers that have keys of ours: one, or each primary of a cluster."""
         return [f"{host}:{port}" if port else str(host) for host, port in self._core.topology.addresses()]
 
     def check_scripts(self) -> dict[str, str]:

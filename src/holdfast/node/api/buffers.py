@@ -248,7 +248,7 @@ async def peek(call: Call) -> list[Message]:
 async def take(call: Call) -> Batch | None:
     """Lease a batch: nobody else is given it until its seconds are over."""
     buffer, body = _buffer(call), call.body
-    wanted = [body.user] if body.user is not None else [one.user for one in await buffer.oldest(TRIED) if one.waiting]
+    wanted = [body.user] if body.user is not None else await _anybody(buffer)
     for user in wanted:
         try:
             found = await buffer.ticket(user, body.limit, lease=body.lease)
@@ -262,6 +262,12 @@ async def take(call: Call) -> Batch | None:
                 pairs=[shape(Pair, one) for one in found.pairs],
             )  # fmt: skip
     return None
+
+
+async def _anybody(buffer: Buffer) -> list[Any]:
+    """Who is due, a batch that was given back among them; then who waits longest."""
+    due = await buffer.due(TRIED)
+    return list(dict.fromkeys([*due, *(one.user for one in await buffer.oldest(TRIED) if one.waiting)]))
 
 
 async def renew(call: Call) -> Until:

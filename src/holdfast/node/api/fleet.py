@@ -127,17 +127,17 @@ async def forget(call: Call) -> Forgotten:
     buffers = body.buffers if body.buffers is not None else await node.names("buffer")
     sessions = body.sessions if body.sessions is not None else await node.names("sessions")
 
-    async def one(kind: str, name: str, into: dict[str, int], work: Any) -> None:
+    async def one(kind: str, name: str, into: dict[str, int], collection: Any) -> None:
         try:
-            into[name] = await work(body.user)
+            into[name] = await collection(name).forget(body.user)
         except HoldfastError as error:
             done.failed[f"{kind}:{name}"] = str(error)
 
     async def go() -> str:
         for name in buffers:
-            await one("buffer", name, done.fences, node.buffer(name).forget)
+            await one("buffer", name, done.fences, node.buffer)
         for name in sessions:
-            await one("sessions", name, done.sessions, node.sessions(name).forget)
+            await one("sessions", name, done.sessions, node.sessions)
         return f"{len(buffers)} buffers, {sum(done.sessions.values())} sessions, {len(done.failed)} failed"
 
     await operate(call.request, "forget", f"user:{body.user}", body.reason, go)

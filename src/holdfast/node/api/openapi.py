@@ -151,13 +151,13 @@ def page(operations: Sequence[Operation], root: str) -> str:
 def _shown(one: Operation) -> str:
     rows = []
     if one.query is not Nothing:
-        rows.append(f"<dt>query</dt><dd><pre>{escape(_fields(one.query))}</pre></dd>")
+        rows.append(f"<dt>query</dt><dd><pre>{escape(shown_fields(one.query))}</pre></dd>")
     if one.body is not Nothing:
-        rows.append(f"<dt>body</dt><dd><pre>{escape(_fields(one.body))}</pre></dd>")
+        rows.append(f"<dt>body</dt><dd><pre>{escape(shown_fields(one.body))}</pre></dd>")
     if one.stream:
         rows.append("<dt>answers</dt><dd>Server-Sent Events</dd>")
     elif one.answer is not None:
-        rows.append(f"<dt>answers</dt><dd>{one.status} <pre>{escape(_fields(one.answer))}</pre></dd>")
+        rows.append(f"<dt>answers</dt><dd>{one.status} <pre>{escape(shown_fields(one.answer))}</pre></dd>")
     if one.repeatable:
         rows.append("<dt>repeats</dt><dd>with <code>Idempotency-Key</code></dd>")
     return (
@@ -166,11 +166,11 @@ def _shown(one: Operation) -> str:
     )
 
 
-def _fields(kind: Any) -> str:
+def shown_fields(kind: Any) -> str:
     """The fields of a shape, one on a line; of a list, those of its items."""
     inside = getattr(kind, "__args__", ())
     if inside:
-        return f"list of\n{_fields(inside[0])}" if hasattr(inside[0], "__struct_fields__") else "list"
+        return f"list of\n{shown_fields(inside[0])}" if hasattr(inside[0], "__struct_fields__") else "list"
     if not hasattr(kind, "__struct_fields__"):
         return str(getattr(kind, "__name__", kind))
     lines = []

@@ -33,7 +33,11 @@ Endpoint = Callable[[Request], Awaitable[Response]]
 def routes(site: Site | None = None) -> list[BaseRoute]:
     """All routes of the dashboard, for the node's application. Reads templates and static files; opens nothing."""
     site = site or Site()
-    found: list[BaseRoute] = [Route("/static/{digest}/{name}", site.static, methods=["GET"]), *login.routes(site)]
+    found: list[BaseRoute] = [
+        Route("/static/{digest}/{name}", site.static, methods=["GET"]),
+        Route("/favicon.ico", site.icon, methods=["GET"]),
+        *login.routes(site),
+    ]
     for room in ROOMS:
         section = room.PAGES[0].section
         for page in room.PAGES:

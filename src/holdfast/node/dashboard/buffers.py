@@ -7,13 +7,15 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from holdfast import Buffer, BufferTotals
+from holdfast import Buffer
 from holdfast.node.dashboard.asking import Action, Ask, Given, Reveal
-from holdfast.node.dashboard.site import Page, count_of, each, goto, named, piece, root_of
+from holdfast.node.dashboard.site import Page, count_of, goto, measured, named, piece, root_of, samples
 from holdfast.node.dashboard.text import Id, shown, token
 from holdfast.node.state import Node, node_of
 
 PAGE, MOST_PAGES = 50, 200
+LIVE_PAGES = 2
+"""Later ones are read through all before them: not every few seconds."""
 LETTERS = 50
 PEEK = 50
 MOST_BUFFERS = 100
@@ -21,18 +23,17 @@ ORDERS = ("oldest", "largest")
 
 
 async def look(request: Request) -> dict[str, Any]:
-    """Every buffer with its totals."""
-    node = node_of(request)
-    names = sorted(await node.names("buffer"))
+    """Every buffer with its totals, as the node measured them last."""
+    found, left_out = await measured(request, "buffers", MOST_BUFFERS)
     return {
-        "page_title": "Buffers", "now": await node.now(), "left_out": max(0, len(names) - MOST_BUFFERS),
-        "buffers": await each(names[:MOST_BUFFERS], lambda name: node.buffer(name).totals()), "dropped": dropped,
+        "page_title": "Buffers", "now": await node_of(request).now(), "left_out": left_out, "buffers": found,
+        "dropped": dropped,
     }  # fmt: skip
 
 
-def dropped(totals: BufferTotals) -> int:
+def dropped(counts: dict[str, int]) -> int:
     """Messages that were removed to make room, or because they were too old."""
-    return sum(count for name, count in totals.counts.items() if name.startswith("dropped."))
+    return sum(count for name, count in counts.items() if name.startswith("dropped."))
 
 
 def capacity_of(node: Node, buffer: Buffer) -> int:
@@ -64,7 +65,8 @@ async def look_at_one(request: Request) -> dict[str, Any]:
     totals = await buffer.totals()
     return {
         "page_title": shown(name), "now": await node.now(), "name": name, "totals": totals, "order": order,
-        "users": users[:PAGE], "number": number, "more": len(users) > PAGE and number < MOST_PAGES,
+        "live": number <= LIVE_PAGES, "users": users[:PAGE], "number": number,
+        "more": len(users) > PAGE and number < MOST_PAGES,
         "capacity": capacity_of(node, buffer), "orders": ORDERS,
         "letters": await buffer.dead_letters(LETTERS) if totals.dead_letters else [],
     }  # fmt: skip
@@ -77,7 +79,7 @@ async def look_at_user(request: Request) -> dict[str, Any]:
     return {
         "page_title": shown(user), "now": await node.now(), "name": name, "user": user,
         "stats": await buffer.stats(user), "messages": await buffer.peek(user, PEEK), "payloads": False,
-        "capacity": capacity_of(node, buffer), "totals": await buffer.totals(), "peek": PEEK,
+        "capacity": capacity_of(node, buffer),
     }  # fmt: skip
 
 
@@ -164,8 +166,8 @@ async def purge(request: Request) -> Ask:
 
 _USER, _LETTER = "/buffers/{buffer}/users/{user}", "/buffers/{buffer}/letters/{letter}"
 PAGES = (
-    Page("/buffers", "buffers.html", "buffers", look),
-    Page("/buffers/{buffer}", "buffer.html", "buffers", look_at_one),
+    Page("/buffers", "buffers.html", "buffers", look, ticks=samples),
+    Page("/buffers/{buffer}", "buffer.html", "buffers", look_at_one, every=3.0),
     Page(_USER, "user.html", "buffers", look_at_user, every=1.0),
     Page(_LETTER, "letter.html", "buffers", look_at_letter, every=0.0),
 )

@@ -53,6 +53,11 @@ class Chart:
         """Where the chart ends above."""
         return ceiling(self.highest)
 
+    @property
+    def top_label(self) -> str:
+        """The round number up there, without the decimals of a measured one."""
+        return f"{self.top:g}" if self.show is rate else self.show(self.top).replace(".0 ", " ")
+
 
 def ceiling(value: float) -> float:
     """The next round number: where the chart ends above."""

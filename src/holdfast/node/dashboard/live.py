@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import time
 from collections.abc import AsyncGenerator, AsyncIterator
 
@@ -21,6 +22,7 @@ from holdfast.node import access
 from holdfast.node.dashboard.site import Page, Site
 from holdfast.node.state import node_of
 
+log = logging.getLogger("holdfast.node")
 LONGEST = 600.0
 """Seconds after which a stream ends. The browser comes back, and its rights are looked at anew."""
 HEADERS = {"Cache-Control": "no-store, no-transform", "X-Accel-Buffering": "no"}
@@ -70,12 +72,17 @@ async def _changes(site: Site, page: Page, request: Request) -> AsyncGenerator[s
     try:
         yield "retry: 2000\n\n"
         ends = time.monotonic() + LONGEST
-        while time.monotonic() < ends and (text := await queue.get()) is not None:
+        while (text := await queue.get()) is not None:
             yield text
+            if time.monotonic() > ends:
+                yield message("again", {})
+                return
     finally:
         for job in jobs:
             job.cancel()
-        await asyncio.gather(*jobs, return_exceptions=True)
+        for error in await asyncio.gather(*jobs, return_exceptions=True):
+            if isinstance(error, Exception):
+                log.error("a live page failed: %s", request.url.path, exc_info=error)
 
 
 async def _patches(site: Site, page: Page, request: Request, queue: asyncio.Queue[str | None]) -> None:

@@ -15,6 +15,7 @@ from holdfast.node.state import node_of
 
 KINDS = (("lock", "Mutex"), ("rw", "Read/write lock"), ("sem", "Semaphore"))
 PAGE, MOST_PAGES = 100, 100
+LIVE_PAGES = 2
 SORTS = ("name", "age", "left", "waiting")
 
 
@@ -28,8 +29,8 @@ async def look(request: Request) -> dict[str, Any]:
         sort = "age"
     return {
         "page_title": "Locks", "now": await node.now(), "locks": sorted(found, key=_order(sort)), "sort": sort,
-        "number": number, "more": len(found) == PAGE and number < MOST_PAGES, "kinds": dict(KINDS),
-        "total": await node.hf.count_locks(),
+        "live": number <= LIVE_PAGES, "number": number, "more": len(found) == PAGE and number < MOST_PAGES,
+        "kinds": dict(KINDS), "total": await node.hf.count_locks(),
     }  # fmt: skip
 
 

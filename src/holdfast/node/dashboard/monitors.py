@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from holdfast import ConfigurationError, Monitor, Push, Snapshot
 from holdfast.node.dashboard.asking import Action, Ask, Given
-from holdfast.node.dashboard.site import Page, count_of, each, goto, json_or_text, named, piece, root_of
+from holdfast.node.dashboard.site import Page, count_of, goto, json_or_text, measured, named, piece, root_of, samples
 from holdfast.node.dashboard.text import shown, token
 from holdfast.node.state import node_of
 
@@ -29,12 +29,10 @@ Key = str | int | tuple[str | int, ...]
 
 
 async def look(request: Request) -> dict[str, Any]:
-    """Every monitor with its numbers."""
-    node = node_of(request)
-    names = sorted(await node.names("monitor"))
+    """Every monitor with its numbers, as the node measured them last."""
+    found, left_out = await measured(request, "monitors", MOST_MONITORS)
     return {
-        "page_title": "Monitors", "now": await node.now(), "left_out": max(0, len(names) - MOST_MONITORS),
-        "monitors": await each(names[:MOST_MONITORS], lambda name: node.monitor(name).status()),
+        "page_title": "Monitors", "now": await node_of(request).now(), "left_out": left_out, "monitors": found,
     }  # fmt: skip
 
 
@@ -176,8 +174,8 @@ async def purge(request: Request) -> Ask:
 
 _THING, _LETTER = "/monitors/{monitor}/things/{thing}", "/monitors/{monitor}/letters/{letter}"
 PAGES = (
-    Page("/monitors", "monitors.html", "monitors", look),
-    Page("/monitors/{monitor}", "monitor.html", "monitors", look_at_one),
+    Page("/monitors", "monitors.html", "monitors", look, ticks=samples),
+    Page("/monitors/{monitor}", "monitor.html", "monitors", look_at_one, every=3.0),
     Page(_THING, "thing.html", "monitors", look_at_thing),
 )
 OTHERS = (("/find/thing/{monitor}", find), (_THING + "/plot.svg", plot))

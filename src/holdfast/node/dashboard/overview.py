@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from starlette.requests import Request
 
 from holdfast.node.dashboard.charts import Chart, Line
-from holdfast.node.dashboard.site import Page, count_of
+from holdfast.node.dashboard.site import Page, count_of, samples
 from holdfast.node.dashboard.text import seconds
 from holdfast.node.state import node_of
 
-SPANS = ((900, "15 min"), (3600, "1 h"), (21_600, "6 h"), (172_800, "2 d"))
+SPANS = ((300, "5 min"), (900, "15 min"), (3600, "1 h"), (21_600, "6 h"), (172_800, "2 d"))
 RATES = (
     ("Appended", ("appended",), "messages taken into buffers"),
     ("Absorbed", ("absorbed",), "messages that handlers have acknowledged"),
@@ -24,10 +24,10 @@ RATES = (
 )
 """Name, counters that are added up, and what they count."""
 TIMES = (
-    ("Waiting for a lock", "wait"),
-    ("Absorbing a batch", "absorb"),
-    ("Running a run", "run"),
-    ("Delivering a change", "deliver"),
+    ("Lock wait", "wait", "from asking for a lock to having it"),
+    ("Absorb", "absorb", "from taking a batch to its acknowledgement"),
+    ("Run", "run", "from taking a run to its end"),
+    ("Deliver", "deliver", "the attempt that a subscriber accepted"),
 )
 LOSSES = (
     ("Leases lost", ("lost",), "a holder was too slow, or was ended"),
@@ -63,7 +63,7 @@ async def look(request: Request) -> dict[str, Any]:
     return {
         "page_title": "Overview", "now": series.now, "span": span, "spans": SPANS,
         "rates": [_rate(series.step, slots, *one[:2]) for one in RATES], "notes": [one[2] for one in RATES],
-        "times": [_time(series.step, slots, *one) for one in TIMES],
+        "times": [_time(series.step, slots, *one[:2]) for one in TIMES], "time_notes": [one[2] for one in TIMES],
         "processes": sorted(processes, key=lambda one: (not one.alive, one.host, one.pid)),
         "sample": sample, "backlog": _backlog(sample), "run_states": _run_states(sample),
         "losses": [*_losses(slots, totals), *_drops(slots, totals)], "totals": totals,
@@ -72,11 +72,6 @@ async def look(request: Request) -> dict[str, Any]:
         "alive": sum(one.alive for one in processes), "gone": sum(not one.alive for one in processes),
         "busy": any(slot.counts for slot in slots),
     }  # fmt: skip
-
-
-def watch(request: Request) -> AsyncIterator[object]:
-    """One look for each sample of the node."""
-    return node_of(request).sampler.watch()
 
 
 def _rate(step: float, slots: list[Any], title: str, names: tuple[str, ...]) -> Chart:
@@ -134,4 +129,4 @@ def _run_states(sample: dict[str, Any]) -> dict[str, int]:
     return found
 
 
-PAGES = (Page("/", "overview.html", "", look, ticks=watch),)
+PAGES = (Page("/", "overview.html", "", look, ticks=samples),)

@@ -12,12 +12,13 @@ from starlette.responses import Response
 
 from holdfast import Event, Run, Runs
 from holdfast.node.dashboard.asking import Action, Ask, Given, Reveal
-from holdfast.node.dashboard.site import Page, Rows, count_of, each, goto, named, piece, root_of
+from holdfast.node.dashboard.site import Page, Rows, count_of, goto, measured, named, piece, root_of, samples
 from holdfast.node.dashboard.text import Id, shown, token
 from holdfast.node.state import node_of
 
 PAGE, MOST_PAGES = 50, 200
 """At most so many pages: a listing reads everything before it, and ten thousand is its limit."""
+LIVE_PAGES = 2
 STATES = ("queued", "running", "stopping", "completed", "failed", "stopped")
 MOST_COLLECTIONS = 100
 STORED = 1000
@@ -30,13 +31,11 @@ MOST_AT_ONCE = 200
 
 
 async def look(request: Request) -> dict[str, Any]:
-    """Every collection with its totals."""
-    node = node_of(request)
-    names = sorted(await node.names("runs"))
+    """Every collection with its totals, as the node measured them last."""
+    found, left_out = await measured(request, "runs", MOST_COLLECTIONS)
     return {
-        "page_title": "Runs", "now": await node.now(), "states": STATES,
-        "left_out": max(0, len(names) - MOST_COLLECTIONS),
-        "collections": await each(names[:MOST_COLLECTIONS], lambda name: node.runs(name).totals()),
+        "page_title": "Runs", "now": await node_of(request).now(), "states": STATES, "left_out": left_out,
+        "collections": found,
     }  # fmt: skip
 
 
@@ -65,6 +64,7 @@ async def look_at_one(request: Request) -> dict[str, Any]:
     return {
         "page_title": shown(name), "now": await node.now(), "name": name, "states": STATES, "state": state,
         "key": key, "stuck": stuck, "totals": await runs.totals(), "number": number,
+        "live": number <= LIVE_PAGES,
         "runs": found[(number - 1) * PAGE : number * PAGE],
         "more": len(found) > number * PAGE and number < MOST_PAGES,
     }  # fmt: skip
@@ -167,7 +167,7 @@ async def stop(request: Request) -> Ask:
 
 _RUN = "/runs/{runs}/{run}"
 PAGES = (
-    Page("/runs", "runs.html", "runs", look),
+    Page("/runs", "runs.html", "runs", look, ticks=samples),
     Page("/runs/{runs}", "collection.html", "runs", look_at_one),
     Page(_RUN, "run.html", "runs", look_at_run, every=1.0, feed=feed),
 )

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import gzip
 import hashlib
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 from urllib.parse import parse_qsl, quote, unquote
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -17,17 +16,19 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 import holdfast
-from holdfast import HoldfastError, TooLarge, Unavailable
+from holdfast import TooLarge
 from holdfast.adapters.problems import Problem
 from holdfast.node import access
 from holdfast.node.dashboard import charts, text
+from holdfast.node.state import node_of
 
-T = TypeVar("T")
 HERE = Path(__file__).parent
 TYPES = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 FLASH = "holdfast_flash"
 LONGEST_FLASH = 400
 LONGEST_FORM = 262_144
+KINDS = {"buffers": "buffer", "runs": "runs", "monitors": "monitor"}
+"""Of what is in a sample: the kind of its names."""
 SMALL = 1400
 """Bytes: below this an answer is one packet anyway, and not worth compressing."""
 
@@ -98,7 +99,6 @@ class Site:
             draw=charts.draw, bar=charts.bar, fill_level=charts.fill_level, span_labels=charts.span_labels,
             sections=SECTIONS, version=holdfast.__version__,
         )  # fmt: skip
-        self._env.tests["trouble"] = lambda value: isinstance(value, HoldfastError)
         # Blocks are also drawn by themselves, and then nothing that a template imports at its top is there.
         self._env.globals["m"] = self._env.get_template("macros.html").module
 
@@ -149,7 +149,7 @@ class Site:
         answer.headers.update(told.headers)
         return answer
 
-    def static(self, request: Request) -> Response:
+    async def static(self, request: Request) -> Response:
         """A file whose address changes with its content: it may be kept for ever."""
         asset = self.assets.get(request.path_params["name"])
         if asset is None or request.path_params["digest"] != asset.digest:
@@ -162,6 +162,10 @@ class Site:
         if len(body) > SMALL and "gzip" in request.headers.get("accept-encoding", ""):
             body, headers["Content-Encoding"] = asset.packed, "gzip"
         return Response(body, 200, headers, asset.type)
+
+    async def icon(self, request: Request) -> Response:
+        """Browsers ask for this on every page that names no icon, such as a picture or JSON."""
+        return Response(self.assets["icon.svg"].body, 200, {"Cache-Control": "max-age=86400"}, "image/svg+xml")
 
 
 def _asset(file: Path) -> Asset:
@@ -200,19 +204,19 @@ def count_of(request: Request, name: str, default: int, least: int, most: int) -
     return max(least, min(most, int(given))) if given.isdecimal() and len(given) < 10 else default
 
 
-async def each(names: Sequence[str], ask: Callable[[str], Awaitable[T]]) -> list[tuple[str, T | HoldfastError]]:
-    """The same question about each of these. One that cannot be answered does not hide the others."""
-    found = await asyncio.gather(*(_tried(ask, name) for name in names))
-    return list(zip(names, found, strict=True))
+async def measured(request: Request, kind: str, most: int) -> tuple[list[tuple[str, Any]], int]:
+    """The collections of a kind with what the node's last sample says of each, and how many more there are.
+
+    One measurement serves all who look. None: it was not measured yet, or could not be."""
+    node = node_of(request)
+    names = await node.names(KINDS[kind])
+    sample = (await node.sampler.fresh()).get(kind, {})
+    return [(name, sample.get(name)) for name in names[:most]], max(0, len(names) - most)
 
 
-async def _tried(ask: Callable[[str], Awaitable[T]], name: str) -> T | HoldfastError:
-    try:
-        return await ask(name)
-    except Unavailable:
-        raise  # nobody answers: then there is nothing to show of any
-    except HoldfastError as error:
-        return error
+def samples(request: Request) -> AsyncIterator[object]:
+    """When to look at a page that shows the node's samples."""
+    return node_of(request).sampler.watch()
 
 
 def goto(request: Request, address: str, flash: str = "") -> Response:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 from urllib.parse import urlencode
 
@@ -14,21 +15,28 @@ from holdfast.node.dashboard.site import Page, form_of, goto, json_or_text, root
 from holdfast.node.dashboard.text import token, untoken
 from holdfast.node.state import Node, node_of
 
-DEFAULTS = {"buffer": "messages", "runs": "agent", "monitor": "venues"}
+DEFAULTS = {"buffer": "messages", "runs": "agent", "monitor": "things"}
+"""What the playground works on."""
 
 
 async def look(request: Request) -> dict[str, Any]:
     """The forms, and what became of what was sent with them: it is named in the address."""
     node, query = node_of(request), request.query_params
-    names = {kind: sorted(await node.names(kind)) for kind in DEFAULTS}
+    known = await node.hf.fleet.names() if query.get("live") != "1" else []  # the forms are not live
+    names = {kind: sorted(one.name for one in known if one.kind == kind) for kind in DEFAULTS}
     return {
         "page_title": "Try it", "now": await node.now(), "names": names,
-        "chosen": {kind: query.get(kind) or (names[kind] or [DEFAULTS[kind]])[0] for kind in DEFAULTS},
+        "chosen": {kind: query.get(kind) or _usual(kind, names[kind]) for kind in DEFAULTS},
         "message": await _message(node, query.get("buffer", ""), query.get("user", "")),
         "started": await _run(node, query.get("runs", ""), query.get("run", "")),
         "observed": await _observed(node, query.get("monitor", ""), query.get("thing", "")),
         "workers": await _workers(node), "query": dict(query),
     }  # fmt: skip
+
+
+def _usual(kind: str, names: list[str]) -> str:
+    usual = DEFAULTS[kind]
+    return usual if usual in names or not names else names[0]
 
 
 async def _workers(node: Node) -> set[str]:
@@ -41,7 +49,7 @@ async def _message(node: Node, buffer: str, user: str) -> dict[str, Any] | None:
         return None
     who = untoken(user)
     box = node.buffer(buffer)
-    return {"buffer": buffer, "user": who, "stats": await box.stats(who), "totals": await box.totals()}
+    return {"buffer": buffer, "user": who, "stats": await box.stats(who)}
 
 
 async def _run(node: Node, runs: str, run: str) -> dict[str, Any] | None:
@@ -54,8 +62,6 @@ async def _run(node: Node, runs: str, run: str) -> dict[str, Any] | None:
 
 
 async def _observed(node: Node, name: str, thing: str) -> dict[str, Any] | None:
-    import json
-
     if not name or not thing:
         return None
     try:

@@ -106,6 +106,7 @@
     source = null;
   };
   const open = () => {
+    clearTimeout(again);
     if (source || paused || document.hidden || !page.hasAttribute("data-live-page")) return;
     const address = new URL(location.href);
     address.hash = "";
@@ -119,6 +120,10 @@
     source.addEventListener("add", (event) => {
       lastRow = event.lastEventId || lastRow;
       add(JSON.parse(event.data));
+    });
+    source.addEventListener("again", () => {
+      close();
+      open();
     });
     source.addEventListener("trouble", (event) => say("trouble", JSON.parse(event.data).detail));
     source.addEventListener("error", () => {
@@ -139,6 +144,7 @@
   document.addEventListener("visibilitychange", () => (document.hidden ? close() : open()));
   addEventListener("pagehide", close);
   addEventListener("pageshow", open);
+  addEventListener("online", open);
 
   // -- charts: the value under the pointer ------------------------------------------------------------------------------
 
