@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 from dashboard_house import HOSTILE, House
@@ -12,7 +13,7 @@ from holdfast.node.dashboard.monitors import thing_token
 from holdfast.node.dashboard.text import shown, token
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
-NAMES = ('<img src=x onerror="alert(1)">', "a/b\u202e<script>")
+NAMES = ('"><img src=x onerror="alert(1)">', "a/b\u202e<script>")
 """Collections may be named like this too."""
 
 INJECTED = """[...document.querySelectorAll("*")].filter(e =>
@@ -127,3 +128,14 @@ async def test_a_link_cannot_put_words_into_a_page(tab: Any) -> None:
     # expect that it is not shown
     assert "stolen" not in await page.inner_text("body")
     assert await injected(page) == []
+
+    # and what stands in a field because it was asked for is a value, and nothing else
+    hostile = quote(NAMES[0])
+    for path in (
+        f"/runs/agent?key={hostile}&state={hostile}",
+        f"/monitors/venues?subscriber={hostile}",
+        f"/audit?action={hostile}&before=1-1",
+        f"/try?buffer={hostile}&user={hostile}&runs={hostile}&run={hostile}&monitor={hostile}&thing={hostile}",
+        f"/login?next={hostile}&wrong={hostile}",
+    ):
+        assert await injected(await tab.goto(path)) == [], path

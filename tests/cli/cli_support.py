@@ -79,7 +79,9 @@ def tell_names(url: str, use: Callable[[Holdfast], Any]) -> None:
 
 
 def environment(**more: str) -> dict[str, str]:
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST_")}
+    """As a person's shell has it."""
+    ours = ("HOLDFAST_", "PYTHONUNBUFFERED")
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
     return {**clean, **more}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 import subprocess
@@ -181,6 +182,16 @@ def test_a_reader_that_goes_away_is_no_noise(valkey: Backend, hf: Holdfast) -> N
         writer.stdout.readline()
         writer.stdout.close()
         assert writer.stderr.read() == b""
+
+
+def test_nor_is_one_that_was_never_there(valkey: Backend) -> None:
+    # Given so little to say that it would be written only when Python ends
+    ours, theirs = os.pipe()
+    os.close(ours)
+    env = environment(HOLDFAST_URL=valkey.url)
+    done = subprocess.run([HOLDFAST, "locks"], stdout=theirs, stderr=subprocess.PIPE, timeout=30, env=env)
+    os.close(theirs)
+    assert (done.stderr, done.returncode) == (b"", 1)
 
 
 def test_subcommands_are_completed() -> None:

@@ -152,7 +152,8 @@ def test_a_reader_that_leaves_ends_the_reading_and_not_the_run(worker: None, htt
     GO["left"] = threading.Event()
     start(http, "left")
     with http.stream("GET", "/v1/runs/agent/left/events") as answer:
-        next(read_events(answer.iter_lines()))
+        events = read_events(answer.iter_lines())
+        next(events)
         assert node.app.node.streams == 1
     wait_until(lambda: node.app.node.streams == 0)
     GO["left"].set()
@@ -186,12 +187,13 @@ def test_a_stream_ends_cleanly_with_its_node_and_goes_on_at_the_next(tmp_path: P
     assert len({one["id"] for one in seen}) == len(seen)
 
 
-def test_more_streams_than_allowed_are_told_to_come_later(worker: None, tmp_path: Path, node: NodeHere):
+def test_more_streams_than_allowed_are_told_to_come_later(worker: None, node: NodeHere):
     GO["many"] = threading.Event()
     with NodeHere(node.url, max_streams=1) as small, small.http() as http:
         start(http, "many")
         with http.stream("GET", "/v1/runs/agent/many/events") as answer:
-            next(read_events(answer.iter_lines()))
+            events = read_events(answer.iter_lines())
+            next(events)
             second = http.get("/v1/runs/agent/many/events")
             problem(second, 503, "too-many-streams")
             assert int(second.headers["retry-after"]) > 0

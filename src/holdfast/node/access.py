@@ -24,7 +24,6 @@ SCOPES = ("read", "write", "operate")
 SHORTEST = 16
 COOKIE = "holdfast_session"
 LONGEST_FORM = 8192
-LOCAL = ("localhost", "127.0.0.1", "[::1]", "::1")
 KNOWN_PEERS = 4096
 GUESSES = 5.0
 """Wrong tokens in a second that one address may try."""
@@ -60,13 +59,13 @@ class Bucket:
     left: float
     at: float
 
-    def take(self, now: float) -> float:
+    def take(self, now: float, cost: float) -> float:
         """0.0, or how many seconds to wait."""
         self.left = min(2 * self.rate, self.left + (now - self.at) * self.rate)
         self.at = now
         if self.left < 1:
             return (1 - self.left) / self.rate
-        self.left -= 1
+        self.left -= cost
         return 0.0
 
 
@@ -92,7 +91,7 @@ class Access:
 
     def sign_in(self, connection: HTTPConnection, given: str) -> Token | None:
         """The token that this is, if it is one. Guessing is slowed."""
-        self._limit(f"peer {connection.client.host if connection.client else ''}", GUESSES)
+        self._limit(_peer(connection), GUESSES)
         return self._by_token(given)
 
     def check_bind(self, host: str) -> None:
@@ -110,20 +109,21 @@ class Access:
         # A page of another site that got this address under its own name (DNS rebinding) has its own name here.
         host = connection.headers.get("host", "").lower()
         name = host if host.endswith("]") else host.rpartition(":")[0] or host
-        return name in LOCAL or name in self.hosts
+        return (_loopback(name) and not name.startswith("/")) or name in self.hosts
 
     def _known(self, connection: HTTPConnection) -> Caller:
         kind, _, given = connection.headers.get("authorization", "").partition(" ")
-        found = None
-        if kind.lower() == "bearer":
-            found = self._by_token(given.strip())
-        elif not kind:
-            found = self._by_session(connection.headers.get("cookie", ""))
-        if found is not None:
-            return Caller(found.name, found.scopes)
-        if kind:
-            peer = connection.client.host if connection.client else ""
-            self._limit(f"peer {peer}", GUESSES)
+        cookie = "" if kind else _session_in(connection.headers.get("cookie", ""))
+        if kind or cookie:
+            # Before it is compared: else only wrong guesses would wait, and a right one be told at once. So an
+            # address that guesses is slowed with all that it sends.
+            self._limit(_peer(connection), GUESSES, cost=0.0)
+            found = self._by_session(cookie) if cookie else None
+            if kind.lower() == "bearer":
+                found = self._by_token(given.strip())
+            if found is not None:
+                return Caller(found.name, found.scopes)
+            self._limit(_peer(connection), GUESSES)
         raise Refused(401, "no-token", "send a token that is known: Authorization: Bearer …")
 
     def _by_token(self, given: str) -> Token | None:
@@ -134,25 +134,23 @@ class Access:
                 found = token
         return found
 
-    def _by_session(self, cookies: str) -> Token | None:
-        try:
-            morsel = SimpleCookie(cookies).get(COOKIE)
-        except CookieError:
-            return None
-        given, found = (morsel.value if morsel is not None else "").encode(), None
+    def _by_session(self, cookie: str) -> Token | None:
+        given, found = cookie.encode(), None
         for token in self.tokens:
             if hmac.compare_digest(token.session().encode(), given):
                 found = token
         return found
 
-    def _limit(self, who: str, rate: float) -> None:
+    def _limit(self, who: str, rate: float, cost: float = 1.0) -> None:
         now = time.monotonic()
         bucket = self._buckets.get(who)
         if bucket is None:
+            if not cost:
+                return
             if len(self._buckets) >= KNOWN_PEERS:
                 self._buckets.clear()
             bucket = self._buckets[who] = Bucket(rate, 2 * rate, now)
-        wait = bucket.take(now)
+        wait = bucket.take(now, cost)
         if wait:
             raise Refused(
                 429, "too-many-requests", f"wait {wait:.1f} s: only {rate:g} requests in a second are allowed",
@@ -198,6 +196,18 @@ def _loopback(host: str) -> bool:
         return host.startswith("/")  # a Unix socket
 
 
+def _peer(connection: HTTPConnection) -> str:
+    return f"peer {connection.client.host if connection.client else ''}"
+
+
+def _session_in(cookies: str) -> str:
+    try:
+        morsel = SimpleCookie(cookies).get(COOKIE)
+    except CookieError:
+        return ""
+    return morsel.value if morsel is not None else ""
+
+
 # -- for pages and handlers ---------------------------------------------------------------------------------------
 
 
@@ -221,8 +231,9 @@ async def operate(
     entry = await node.hf.fleet.record(action, target, reason.strip(), by=caller.name)
     try:
         outcome = await work()
-    except HoldfastError as error:
-        await node.quietly(entry, f"failed: {error}")
+    except Exception as error:
+        # Of an error that is not ours only the type: its text may be nobody's business.
+        await node.quietly(entry, f"failed: {error if isinstance(error, HoldfastError) else type(error).__name__}")
         raise
     await node.quietly(entry, outcome or "done")
     return outcome

@@ -45,12 +45,16 @@ class Guard:
             return
         scope["holdfast.node"] = self._node
 
+        under_way = False
+
         async def careful(message: Message) -> None:
+            nonlocal under_way
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
                 for name, value in HEADERS.items():
                     headers.setdefault(name, value)
             await send(message)
+            under_way = message["type"] == "http.response.start" or bool(message.get("more_body"))
 
         headers = Headers(scope=scope)
         try:
@@ -63,6 +67,8 @@ class Guard:
             await answer(refused.problem)(scope, receive, careful)
             return
         await self._app(scope, _bounded(receive, most), careful)
+        if under_way and self._node.closing:  # a stream that ended with the node: whole, so that nobody sees an error
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
 def _same_site(scope: MutableMapping[str, Any], headers: Headers) -> None:

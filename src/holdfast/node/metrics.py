@@ -37,7 +37,8 @@ COUNTED = (
     "rejected", "suppressed", "clock_jumped", "deliveries: delivered", "deliveries: failed", "deliveries: dead",
     "told: accepted", "observations: changed", "observations: first", "fetches: failed", "fetches: failing",
     "fetches: recovered", "observations: full", "outages: raise", "outages: allow", "outages: deny",
-    "lost: expired", "lost: not renewed in time", "lost: taken away", "lost: forced", "lost: max_hold", "lost: abandoned",
+    "lost: expired", "lost: not renewed in time", "lost: taken away", "lost: forced", "lost: max_hold",
+    "lost: abandoned",
     "dropped: age", "dropped: capacity", "dropped: bytes", "dropped: unreadable", "dropped: queue full",
     "dropped: gone before it was told", "dropped: refused by the store", "dropped: not archived in time",
 )  # fmt: skip
