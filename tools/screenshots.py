@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import logging
 import random
 import shutil
 import sys
@@ -176,6 +177,7 @@ async def main(names: list[str], warm_up: float) -> None:
     if chromium is None:
         sys.exit("install chromium: pictures are taken with it")
     IMAGES.mkdir(parents=True, exist_ok=True)
+    logging.getLogger("holdfast").setLevel(logging.CRITICAL)  # what fails here is meant to
     with (
         LocalServer() as server,
         tempfile.TemporaryDirectory() as folder,

@@ -35,6 +35,9 @@ class Told:
         assert done.exit_code == code, (done.exit_code, done.output)
         return done.stdout
 
+    def done(self, *words: str, **env: Any) -> Result:
+        return self._run(*words, **env)
+
     def json(self, *words: str, code: int = 0, **env: Any) -> Any:
         """The one document that it prints."""
         (line,) = self(*words, "--json", code=code, **env).splitlines()

@@ -332,6 +332,8 @@ async def use_fleet(hf: Holdfast, server: LocalServer) -> None:
     assert await hf.fleet.processes() == []
     await hf.fleet.gauge({"a": 1.0})
     assert (await hf.fleet.series(10)).slots[-1].gauges == {"a": 1.0}
+    assert await hf.fleet.turn(5)
+    assert not await hf.fleet.turn(5)
     entry = await hf.fleet.record("stop", "run", "test")
     await hf.fleet.outcome(entry, "done")
     assert [one.outcome for one in await hf.fleet.actions()] == ["done"]

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from importlib import import_module
-from importlib.util import find_spec
 from typing import Annotated
 
 import typer
@@ -14,6 +12,8 @@ from holdfast import HoldfastError
 from holdfast.cli import buffers, dead, locks, monitor, runs, sessions
 from holdfast.cli.audit import audit
 from holdfast.cli.bench import bench
+from holdfast.cli.config import config
+from holdfast.cli.demo import demo
 from holdfast.cli.doctor import doctor
 from holdfast.cli.exits import exit_of
 from holdfast.cli.output import say
@@ -61,22 +61,16 @@ def work(
         raise typer.Exit(code)
 
 
-def _optional(name: str, panel: str) -> None:
-    """A command that is a file of its own, where it is there."""
-    if find_spec(f"holdfast.cli.{name}") is not None:
-        app.command(name, rich_help_panel=panel)(getattr(import_module(f"holdfast.cli.{name}"), name))
-
-
 RUN, LOOK, CHECK = "Run", "Look, and do something", "Check"
 app.command(rich_help_panel=RUN)(up)
 app.command(rich_help_panel=RUN)(work)
 app.command(rich_help_panel=RUN)(watch)
-_optional("demo", RUN)
+app.command(rich_help_panel=RUN)(demo)
 app.command(rich_help_panel=CHECK)(doctor)
 app.command(rich_help_panel=CHECK)(top)
 app.command(rich_help_panel=CHECK)(audit)
 app.command(rich_help_panel=CHECK)(bench)
-_optional("config", CHECK)
+app.command(rich_help_panel=CHECK)(config)
 app.add_typer(locks.app, name="locks", rich_help_panel=LOOK)
 app.add_typer(buffers.app, name="buffers", rich_help_panel=LOOK)
 app.add_typer(runs.app, name="runs", rich_help_panel=LOOK)

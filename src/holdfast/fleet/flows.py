@@ -61,6 +61,12 @@ def gauge(core: Core, gauges: Mapping[str, float]) -> Flow[None]:
     yield from _ask(core, "fleet/gauges", ("none",), args)
 
 
+def turn(core: Core, seconds: float) -> Flow[bool]:
+    check_seconds("seconds", seconds, 0.001, 86_400.0)
+    reply = yield from _ask(core, "fleet/turn", ("turn",), (core.new_token(), int(seconds * 1000)))
+    return bool(reply[0] == b"taken")
+
+
 def processes(core: Core, count: int) -> Flow[list[Process]]:
     check_count("count", count, 1, MAX_PROCESSES)
     return parse_processes((yield from _ask(core, "fleet/processes", ("alive",), (core.keys.base(TAG), count))))

@@ -58,7 +58,7 @@ class Sampler:
     async def _keep_series(self) -> None:
         while True:
             try:
-                if await self._node.hf.once("holdfast.sample", "series", within=9.5):
+                if await self._node.hf.fleet.turn(9.5):
                     await self._node.hf.fleet.gauge(gauges(await self.fresh()))
             except HoldfastError:
                 pass  # the pages say so

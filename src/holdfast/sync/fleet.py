@@ -43,6 +43,10 @@ class Fleet:
         """Add measurements to the current piece of time, in place of those of the same name."""
         self._driver().run(flows.gauge(self._core, gauges))
 
+    def turn(self, seconds: float) -> bool:
+        """True for one caller of the whole fleet in so many seconds: who measures for all of them."""
+        return self._driver().run(flows.turn(self._core, seconds))
+
     def record(self, action: str, target: str, reason: str, *, by: str = "") -> str:
         """Write into the audit log that somebody is about to do something. Answers the entry's id, for `outcome`.
 
