@@ -17,6 +17,7 @@ TOP, FLOOR = 8, 80
 _NICE = (1.0, 2.0, 2.5, 5.0, 10.0)
 
 Values = Sequence[float | None]
+Show = Callable[[float | None], str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +37,7 @@ class Chart:
     lines: tuple[Line, ...]
     start: float
     step: float
-    show: Callable[[float | None], str] = rate
+    show: Show = rate
 
     @property
     def latest(self) -> float | None:
@@ -56,7 +57,7 @@ class Chart:
     @property
     def top_label(self) -> str:
         """The round number up there, without the decimals of a measured one."""
-        return f"{self.top:g}" if self.show is rate else self.show(self.top).replace(".0 ", " ")
+        return self.show(self.top).replace(".0 ", " ") if self.unit == "s" else f"{self.top:g}"
 
 
 def ceiling(value: float) -> float:

@@ -148,7 +148,7 @@
 
   // -- charts: the value under the pointer ------------------------------------------------------------------------------
 
-  const UNITS = { s: (v) => (v < 1 ? `${+(v * 1000).toPrecision(3)} ms` : span(v)), "/s": (v) => `${+v.toPrecision(3)}/s` };
+  const UNITS = { s: (v) => (v < 1 ? `${+(v * 1000).toPrecision(3)} ms` : span(v)), "": (v) => String(v), "/s": (v) => `${+v.toPrecision(3)}/s` };
   document.addEventListener("pointermove", (event) => {
     const chart = event.target.closest?.(".plot")?.querySelector(".chart");
     for (const tip of all(".tip:not([hidden])")) if (tip.parentElement !== chart?.parentElement) tip.hidden = true;
