@@ -9,8 +9,9 @@ from collections.abc import Iterable, Iterator
 
 from .. import fleet
 from ..harness import Bar, Contestant, Figures, Metric, Results, Scenario, Turn
+from ..once.gate_worker import AT_ONCE
 from ..once.phases import ratio_bar, run
-from .api_worker import AT_ONCE, CALLERS
+from .api_worker import CALLERS
 from .processes import node, versions
 
 LIBRARY, API, BARE = "library", "HTTP API", "bare Starlette route"

@@ -97,7 +97,7 @@ def _sent(tap: WireTap, port: int) -> Figures:
 
 def _loaded(now: Turn, port: int) -> Figures:
     """Time of one load of each page, its bytes, and the server's processor time for it."""
-    figures = {}
+    figures: Figures = {}
     with contextlib.closing(Reader(port)) as reader:
         for path, expected in PAGES.values():
             reader.load(path, expected)  # templates are compiled by the first

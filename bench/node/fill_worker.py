@@ -2,8 +2,8 @@
 
 python -m bench.node.fill_worker ADDR USERS
 
-So many users with one message; the first hundred and every hundredth have twenty. 50 locks held, 200 runs that wait, 100
-actions in the audit log, whatever the number of users. Nobody is left afterwards: only the node talks to the server.
+So many users with one message; the first hundred and every hundredth have twenty. 50 locks held, 200 runs that wait and
+100 actions in the audit log, whatever the number of users. Nobody stays: afterwards only the node talks to the server.
 """
 
 from __future__ import annotations

@@ -78,6 +78,7 @@ def draw(chart: Chart) -> Markup:
     ]
     for number, line in enumerate(chart.lines):
         body += _line(line.values, top, count, number)
+    body.append(Markup('<line class="guide" x1="-9" x2="-9" y1="{}" y2="{}"/>').format(TOP, FLOOR))
     summary = f"{chart.title}: now {chart.show(chart.latest)} {chart.unit}, highest {chart.show(chart.highest)}"
     return Markup(
         '<svg class="chart" viewBox="0 0 {} {}" preserveAspectRatio="none" role="img" aria-label="{}" '
