@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-import queue
 import re
 import signal
 import subprocess
@@ -27,10 +27,10 @@ import pathlib
 from holdfast import Holdfast
 
 HERE = pathlib.Path(os.environ["UP_TEST"])
-hf = Holdfast(name="worker")
+hf = Holdfast(name="worker", sweep=0.5)
 
 
-@hf.absorber(hf.buffer("work"), threshold=1, backoff=0.1)
+@hf.absorber(hf.buffer("work"), threshold=1, lease=1.5)
 async def absorb(batch):
     for message in batch.messages:
         name = message.data["name"]
@@ -63,8 +63,8 @@ class Up:
             [HOLDFAST, "up", "--port", "0", "--data", str(directory / "data"), *options],
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=directory, env=env,
         )  # fmt: skip
+        self._directory = directory
         self.said: list[str] = []
-        self._lines: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
         self.address = ""
@@ -92,9 +92,7 @@ class Up:
         self.process.send_signal(number)
 
     def code(self, within: float = 30.0) -> int:
-        code = self.process.wait(within)
-        self._reader.join(5)
-        return code
+        return self.process.wait(within)
 
     def __enter__(self) -> Self:
         return self
@@ -107,7 +105,20 @@ class Up:
             except subprocess.TimeoutExpired:
                 self.process.kill()
                 self.process.wait()
+        for pid in self._children():  # of a node that failed to end them
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self._reader.join(5)
         self.process.stdout.close()
+
+    def _children(self) -> list[int]:
+        return [pid for pid in running_in(self._directory) if "holdfast.cli" in _command(pid)]
+
+
+def _command(pid: int) -> str:
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace")
+    return ""
 
 
 def running_in(directory: Path) -> list[int]:

@@ -7,6 +7,7 @@ import signal
 import threading
 from pathlib import Path
 
+import httpx
 from node_process import APP, Up, running_in
 from node_running import good, read_events, wait_until
 
@@ -14,7 +15,7 @@ from node_running import good, read_events, wait_until
 def test_it_says_where_it_is_drains_and_leaves_nothing(tmp_path: Path):
     """A handler that runs finishes, a reader's stream ends whole and goes on at the next node, and no process is left."""
     (tmp_path / "upapp.py").write_text(APP)
-    with Up(tmp_path, "--app", "upapp:hf") as up:
+    with Up(tmp_path, "--app", "upapp:hf", HOLDFAST_DRAIN="4") as up:
         up.ready()
         assert [line.split()[0] for line in up.said[up.said.index("Try") + 1 :]][:2] == ["curl", "curl"]
         with up.http() as http:
@@ -82,7 +83,7 @@ def _server(directory: Path) -> int:
 
 def test_asked_twice_it_ends_at_once(tmp_path: Path):
     (tmp_path / "upapp.py").write_text(APP)
-    with Up(tmp_path, "--app", "upapp:hf") as up:
+    with Up(tmp_path, "--app", "upapp:hf", HOLDFAST_DRAIN="600") as up:
         up.ready()
         with up.http() as http:
             good(http.post("/v1/buffers/work/messages", json={"user": "u", "data": {"name": "never", "waits": 1}}), 201)
@@ -92,13 +93,11 @@ def test_asked_twice_it_ends_at_once(tmp_path: Path):
         assert up.process.poll() is None, "it does not wait for its handler"
         up.term(signal.SIGINT)
         assert up.code(within=10) == 0
-    wait_until(lambda: not running_in(tmp_path), within=10, what="the end of its workers")
-    assert not (tmp_path / "never.done").exists()
+        wait_until(lambda: not running_in(tmp_path), within=10, what="the end of its workers")
+        assert not (tmp_path / "never.done").exists()
 
 
 def _refuses(up: Up) -> bool:
-    import httpx
-
     try:
         httpx.get(f"{up.address}/readyz", verify=False)
     except httpx.TransportError:

@@ -110,7 +110,7 @@ class Problem:
 
     def encode(self) -> bytes:
         """The body as it goes over the wire, to be sent as MEDIA_TYPE."""
-        return json.dumps(self.body(), separators=(",", ":")).encode()
+        return json.dumps(self.body(), separators=(",", ":"), default=repr).encode()
 
 
 def problem(error: HoldfastError, *, direct: bool = False) -> Problem:

@@ -30,7 +30,7 @@ class BatchTicket:
     fence: int
     attempt: int
     seconds: float
-    """How long it is its holder's from the moment it was asked for, unless it is renewed."""
+    """How long it is its holder's from now, when it is answered, unless it is renewed."""
     messages: Sequence[Message]
     pairs: Sequence[Pair]
     waiting: int

@@ -84,6 +84,9 @@ async def _supervise(target: str, processes: int, environment: dict[str, str], s
     ending.add_done_callback(lambda _: supervisor.stop())
     try:
         return await supervisor.keep()
+    except asyncio.CancelledError:  # asked twice
+        supervisor.stop()
+        raise
     finally:
         ending.cancel()
 

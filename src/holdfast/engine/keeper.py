@@ -241,13 +241,18 @@ class Keeper:
         except RuntimeError:
             return  # the loop is closed
 
-    def every(self, seconds: float, work: Callable[[AsyncDriver], Awaitable[None]]) -> None:
-        """Do something on the keeper's loop soon, and then every so many seconds, until it is closed."""
+    def every(self, seconds: float, work: Callable[[AsyncDriver], Awaitable[None]]) -> Callable[[], None]:
+        """Do something on the keeper's loop soon, and then every so many seconds, until it is closed.
+
+        Answers a function that ends it; what is under way goes on."""
+        over = threading.Event()
 
         async def go(driver: AsyncDriver) -> None:
             pause = min(seconds, FIRST)
             while True:
                 await asyncio.sleep(pause)
+                if over.is_set():
+                    return
                 await work(driver)
                 pause = seconds * (0.9 + random.random() * 0.2)  # noqa: S311
 
@@ -255,6 +260,7 @@ class Keeper:
             self._chores.append(asyncio.ensure_future(go(driver)))
 
         self.call(begin)
+        return over.set
 
     def close(self, timeout: float) -> None:
         thread = self._thread

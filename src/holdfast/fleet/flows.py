@@ -42,7 +42,7 @@ def _ask(core: Core, script: str, names: Sequence[str], args: Sequence[Any]) -> 
 
 
 def report(
-    core: Core, number: int, record: bytes, names: Sequence[str], counts: Mapping[str, int], bye: bool, until: float
+    core: Core, number: int, record: bytes, names: Sequence[str], counts: Mapping[str, int], bye: bool
 ) -> Flow[None]:
     """What this process is and did since its last report. Counted once, however often it is sent."""
     base = core.keys.base(TAG)
@@ -51,6 +51,7 @@ def report(
     for counter, rise in counts.items():
         args += (counter, rise)
     keys = (f"{base}p:{core.client_id}", f"{base}alive", f"{base}names", f"{base}totals")
+    until = core.clock() + min(core.settings.report, core.settings.call_timeout)
     yield from call(core.scripts.get("fleet/report"), TAG, keys, args, clock=core.clock, until=until)
 
 

@@ -7,6 +7,7 @@ import contextlib
 import threading
 from bisect import bisect_left
 from collections import Counter, defaultdict
+from collections.abc import Callable
 
 import msgspec
 
@@ -97,11 +98,13 @@ class Reporter:
         counted twice."""
         self._told: set[str] = set()
         self._failed = False
+        self._leaving = False
+        self._chore: Callable[[], None] = lambda: None
 
     def start(self) -> None:
         """From now on, on the keeper's loop. It ends with the keeper."""
         self._core.tally = self._core.events.tally = self._tally
-        self._core.keeper.every(self._core.settings.report, self._report)
+        self._chore = self._core.keeper.every(self._core.settings.report, self._report)
 
     def after_fork(self) -> None:
         """The child is another process, and what the parent did is the parent's to tell."""
@@ -110,9 +113,10 @@ class Reporter:
 
     async def _report(self, driver: AsyncDriver) -> None:
         """One that fails is made up for by the next: what it would have told is kept."""
-        until = self._core.clock() + self._core.settings.report
+        if self._leaving:
+            return
         try:
-            await driver.run(self._send(bye=False, until=until))
+            await driver.run(self._send(bye=False))
             self._failed = False
         except asyncio.CancelledError:
             raise
@@ -123,11 +127,16 @@ class Reporter:
 
     def last(self) -> Flow[None]:
         """Before the client closes: what was done since, and goodbye. Not important enough to wait for."""
-        if self._number or self._core.used:
-            with contextlib.suppress(HoldfastError):
-                yield from self._send(bye=True, until=self._core.clock() + min(1.0, self._core.settings.call_timeout))
+        self._leaving = True
+        self._chore()
+        if self._failed or not (self._number or self._core.used):
+            return
+        with contextlib.suppress(HoldfastError):
+            if self._unsent is not None:  # a report under way, or one without an answer: it is counted once
+                yield from self._send(bye=False)
+            yield from self._send(bye=True)
 
-    def _send(self, *, bye: bool, until: float) -> Flow[None]:
+    def _send(self, *, bye: bool) -> Flow[None]:
         core, used = self._core, list(self._core.used)
         if self._unsent is None:
             fresh = [name for name in used if name not in self._told][:NAMES_AT_ONCE]
@@ -142,7 +151,7 @@ class Reporter:
             host, int(pid), label, self._version, core.settings.report, tuple(map(_text, core.working)),
             tuple(map(_text, used[:NAMES_AT_ONCE])), held["lease"], held["batch"], held["run"],
         )  # fmt: skip
-        yield from flows.report(core, self._number, msgspec.json.encode(about), names, counts, bye, until)
+        yield from flows.report(core, self._number, msgspec.json.encode(about), names, counts, bye)
         self._told.update(names)
         self._unsent = None
 

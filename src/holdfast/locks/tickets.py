@@ -10,6 +10,7 @@ from holdfast.engine.flow import INTERRUPTED, Detach, Flow, ReplyLost, call
 from holdfast.engine.limits import check_token
 from holdfast.engine.status import Status
 from holdfast.errors import LeaseLost
+from holdfast.events import Released
 from holdfast.keys import Id
 from holdfast.locks import flows
 from holdfast.locks.spec import Spec
@@ -24,22 +25,23 @@ class Ticket:
     """Proves ownership, for `renew_ticket` and `return_ticket`. Keep it secret."""
     fence: int
     seconds: float
-    """How long it lasts from the moment it was asked for, unless it is renewed."""
+    """How long it lasts from now, when it is answered, unless it is renewed."""
 
 
 def grant(core: Core, spec: Spec, name: Id, wait: float | None) -> Flow[Ticket]:
     """Take it, and let the keeper know nothing of it."""
-    asked = core.clock()
     hold = yield from flows.acquire(core, spec, wait, lambda: True)
     core.end(hold)
+    if core.events:
+        core.events.emit(Released(spec.place.name, hold.fence, 0.0))  # from here on it is not this process's
+    seconds = hold.deadline - core.clock()
     if hold.span < spec.ttl:  # handed over in the line, which is short until it is confirmed
-        asked = core.clock()
         try:
-            yield from renew(core, spec, hold.token)
+            seconds = yield from renew(core, spec, hold.token)
         except INTERRUPTED:
             yield Detach(give_back(core, spec, hold.token))
             raise
-    return Ticket(name, hold.token, hold.fence, max(0.0, spec.ttl - (core.clock() - asked)))
+    return Ticket(name, hold.token, hold.fence, max(0.0, seconds))
 
 
 def renew(core: Core, spec: Spec, token: str) -> Flow[float]:

@@ -9,7 +9,6 @@ import secrets
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from http.cookies import CookieError, SimpleCookie
 from urllib.parse import parse_qsl, quote
 
 from starlette.requests import HTTPConnection, Request
@@ -113,7 +112,7 @@ class Access:
 
     def _known(self, connection: HTTPConnection) -> Caller:
         kind, _, given = connection.headers.get("authorization", "").partition(" ")
-        cookie = "" if kind else _session_in(connection.headers.get("cookie", ""))
+        cookie = "" if kind else connection.cookies.get(COOKIE, "")
         if kind or cookie:
             # Before it is compared: else only wrong guesses would wait, and a right one be told at once. So an
             # address that guesses is slowed with all that it sends.
@@ -188,7 +187,7 @@ def _digest(text: str) -> bytes:
 
 
 def _loopback(host: str) -> bool:
-    if host == "localhost" or not host:
+    if host in ("localhost", "127.0.0.1", "::1") or not host:
         return host != ""
     try:
         return ipaddress.ip_address(host.strip("[]")).is_loopback
@@ -198,14 +197,6 @@ def _loopback(host: str) -> bool:
 
 def _peer(connection: HTTPConnection) -> str:
     return f"peer {connection.client.host if connection.client else ''}"
-
-
-def _session_in(cookies: str) -> str:
-    try:
-        morsel = SimpleCookie(cookies).get(COOKIE)
-    except CookieError:
-        return ""
-    return morsel.value if morsel is not None else ""
 
 
 # -- for pages and handlers ---------------------------------------------------------------------------------------

@@ -56,13 +56,13 @@ def families(sample: dict[str, Any], totals: dict[str, int]) -> Iterator[Metric]
     def gauge(name: str, labels: Iterable[str], rows: Iterable[tuple[list[str], float]]) -> Metric:
         family = GaugeMetricFamily(name, NAMES[name], labels=list(labels))
         for values, number in rows:
-            family.add_metric(values, number)
+            family.add_metric(list(map(_label, values)), number)
         return family
 
     def counter(name: str, labels: list[str], rows: Iterable[tuple[list[str], float]]) -> Metric:
         family = CounterMetricFamily(name.removesuffix("_total"), NAMES[name], labels=labels)
         for values, number in rows:
-            family.add_metric(values, number)
+            family.add_metric(list(map(_label, values)), number)
         return family
 
     buffers, monitors = sample["buffers"].items(), sample["monitors"].items()
@@ -89,6 +89,11 @@ def families(sample: dict[str, Any], totals: dict[str, int]) -> Iterator[Metric]
     yield gauge("holdfast_locks_held", [], [([], sample["locks"])])
     counts = {**dict.fromkeys(COUNTED, 0), **totals}
     yield counter("holdfast_fleet_events_total", ["event"], (([name], counts[name]) for name in sorted(counts)))
+
+
+def _label(text: str) -> str:
+    """A name may hold what is no text."""
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 class _Collected:

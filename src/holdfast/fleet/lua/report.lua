@@ -17,14 +17,13 @@
 -- include time
 local HOUR, DAY = 3600000, 86400000
 local base, id = ARGV[1], ARGV[2]
+if ARGV[5] == '1' then call('ZREM', KEYS[2], id) end
 local known = call('HGET', KEYS[1], 'number')
 if known and tonumber(known) >= tonumber(ARGV[3]) then return {'replayed', now} end
 call('HSETNX', KEYS[1], 'since', now)
 call('HSET', KEYS[1], 'number', ARGV[3], 'record', ARGV[4])
 call('PEXPIRE', KEYS[1], HOUR)
-if ARGV[5] == '1' then
-  call('ZREM', KEYS[2], id)
-else
+if ARGV[5] ~= '1' then
   call('ZADD', KEYS[2], now, id)
   call('ZREMRANGEBYSCORE', KEYS[2], '-inf', now - HOUR)
   call('PEXPIRE', KEYS[2], HOUR)

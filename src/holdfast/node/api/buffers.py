@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator
 from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
 
-from holdfast import Buffer, ConfigurationError, NotAcquired
+from holdfast import BatchTicket, Buffer, ConfigurationError, NotAcquired
 from holdfast.node.access import operate
 from holdfast.node.api.operation import Call, Created, Operation
 from holdfast.node.api.shapes import (
@@ -24,8 +25,8 @@ from holdfast.node.api.shapes import (
     shape,
 )
 
-TRIED = 20
-"""Users that are tried, the oldest first, for a batch of whoever it is."""
+TRIED, LOOKED_AT = 20, 200
+"""Users that are tried for a batch of whoever it is: so many who are due, and the oldest."""
 
 
 class Message(msgspec.Struct):
@@ -248,26 +249,35 @@ async def peek(call: Call) -> list[Message]:
 async def take(call: Call) -> Batch | None:
     """Lease a batch: nobody else is given it until its seconds are over."""
     buffer, body = _buffer(call), call.body
-    wanted = [body.user] if body.user is not None else await _anybody(buffer)
-    for user in wanted:
+    if body.user is not None:
+        found = await buffer.ticket(body.user, body.limit, lease=body.lease)
+        return None if found is None else _batch(found)
+    async for user in _anybody(buffer):
+        if isinstance(user, bytes):
+            continue  # it has no place in JSON, so nobody could acknowledge it here
         try:
             found = await buffer.ticket(user, body.limit, lease=body.lease)
         except NotAcquired:
-            if body.user is not None:
-                raise
             continue
         if found is not None:
-            return shape(
-                Batch, found, user=plain(found.key), messages=[_message(one) for one in found.messages],
-                pairs=[shape(Pair, one) for one in found.pairs],
-            )  # fmt: skip
+            return _batch(found)
     return None
 
 
-async def _anybody(buffer: Buffer) -> list[Any]:
-    """Who is due, a batch that was given back among them; then who waits longest."""
-    due = await buffer.due(TRIED)
-    return list(dict.fromkeys([*due, *(one.user for one in await buffer.oldest(TRIED) if one.waiting)]))
+def _batch(found: BatchTicket) -> Batch:
+    return shape(
+        Batch, found, user=plain(found.key), messages=[_message(one) for one in found.messages],
+        pairs=[shape(Pair, one) for one in found.pairs],
+    )  # fmt: skip
+
+
+async def _anybody(buffer: Buffer) -> AsyncGenerator[Any, None]:
+    """Who is due, a batch that was given back among them; then who waits longest and whom nobody has."""
+    for user in await buffer.due(TRIED):
+        yield user
+    for one in await buffer.oldest(LOOKED_AT):
+        if one.waiting and not one.in_flight:
+            yield one.user
 
 
 async def renew(call: Call) -> Until:

@@ -39,7 +39,7 @@ class Held(Asked, forbid_unknown_fields=True, kw_only=True):
 
 
 class Ticket(msgspec.Struct):
-    """Yours until `seconds` are over, counted from before you asked. Send `fence` with each write."""
+    """Yours for `seconds` from when the node answered: take off a round trip. Send `fence` with each write."""
 
     name: str
     token: str
@@ -182,7 +182,7 @@ async def force(call: Call) -> Ended:
 AT = "/v1/locks"
 OPERATIONS = [
     Operation("GET", AT, "read", locks, query=Page, answer=list[Info]),
-    Operation("POST", f"{AT}/acquire", "write", acquire, body=Acquire, answer=Ticket, repeatable=True, errors=(409,)),
+    Operation("POST", f"{AT}/acquire", "write", acquire, body=Acquire, answer=Ticket, errors=(409,)),
     Operation("POST", f"{AT}/renew", "write", renew, body=Held, answer=Until, errors=(409,)),
     Operation("POST", f"{AT}/release", "write", release, body=Held, answer=Released, repeatable=True),
     Operation("POST", f"{AT}/force-release", "operate", force, body=Force, answer=Ended, repeatable=True),

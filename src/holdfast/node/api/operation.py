@@ -187,7 +187,7 @@ def _read_query(operation: Operation, request: Request) -> Any:
     found: dict[str, Any] = dict(request.query_params)
     if len(found) < len(request.query_params.multi_items()):
         raise Refused(400, "wrong-parameter", "mend the parameters: name each of them once")
-    known = {one.encode_name for one in msgspec.structs.fields(operation.query)}
+    known = operation.query.__struct_fields__
     for name in found:
         if name not in known:
             raise Refused(400, "unknown-parameter", f"remove the parameter {name[:80]!r}: it is not known here")

@@ -19,7 +19,8 @@ Conflict = Literal["reject", "queue", "replace", "join"]
 
 
 class Run(msgspec.Struct):
-    """Times are seconds since 1970 by the server's clock. `input` and `result` are null in lists."""
+    """Times are seconds since 1970 by the server's clock. `input` and `result` are null in lists, and for a token that
+    has the scope read only."""
 
     id: Any
     state: State
@@ -93,7 +94,10 @@ def _runs(call: Call) -> Runs:
     return call.node.runs(call.path["collection"])
 
 
-def _run(found: Any) -> Run:
+def _run(call: Call, found: Any) -> Run:
+    """What it was started with and what came of it is not for whoever may only look."""
+    if call.caller.scopes <= {"read"}:
+        return shape(Run, found, input=None, result=None)
     return shape(Run, found)
 
 
@@ -106,33 +110,33 @@ async def collection(call: Call) -> Collection:
     """How many runs there are in each state, and the latest of them."""
     runs, query = _runs(call), call.query
     found = await runs.list(state=query.state, key=query.key, owner=query.owner, stuck=query.stuck, count=query.limit)
-    return Collection(await runs.totals(), [_run(one) for one in found])
+    return Collection(await runs.totals(), [_run(call, one) for one in found])
 
 
 async def start(call: Call) -> Created:
     """Put a run in the queue. The same id again answers the same run."""
     body: Start = call.body
     run_id = body.id or secrets.token_hex(8)
-    return Created(_run(await _runs(call).start(run_id, body.input, key=body.key, conflict=body.conflict)))
+    return Created(_run(call, await _runs(call).start(run_id, body.input, key=body.key, conflict=body.conflict)))
 
 
 async def get(call: Call) -> Run:
     """The run as it is now."""
-    return _run(await _runs(call).get(call.path["run"]))
+    return _run(call, await _runs(call).get(call.path["run"]))
 
 
 async def wait(call: Call) -> Run:
     """The run when it has ended, or as it is after `timeout` seconds."""
     runs, run_id = _runs(call), call.path["run"]
     try:
-        return _run(await runs.wait(run_id, timeout=min(call.query.timeout, call.node.config.max_wait)))
+        return _run(call, await runs.wait(run_id, timeout=min(call.query.timeout, call.node.config.max_wait)))
     except TimeoutError:
-        return _run(await runs.get(run_id))
+        return _run(call, await runs.get(run_id))
 
 
 async def stop(call: Call) -> Run:
     """Stop a run wherever it is: it ends `stopped`, whatever its handler makes of it."""
-    return _run(await _runs(call).stop(call.path["run"], call.body.reason))
+    return _run(call, await _runs(call).stop(call.path["run"], call.body.reason))
 
 
 async def stop_all(call: Call) -> Stopped:

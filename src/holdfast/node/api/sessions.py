@@ -107,7 +107,7 @@ AT = "/v1/sessions"
 OPERATIONS = [
     Operation("GET", AT, "read", names, answer=list[Named]),
     Operation("GET", f"{AT}/{{collection}}", "read", of_user, query=Whose, answer=list[Any]),
-    Operation("GET", f"{AT}/{{collection}}/{{session}}", "operate", context, query=Newest, answer=Context),
+    Operation("GET", f"{AT}/{{collection}}/{{session}}", "write", context, query=Newest, answer=Context),
     Operation("POST", f"{AT}/{{collection}}/{{session}}", "write", save, body=Save, answer=Saved, status=201,
               repeatable=True, errors=(413, 422)),
     Operation("POST", f"{AT}/{{collection}}/{{session}}/clear", "operate", clear, body=Why, answer=Counted,

@@ -46,7 +46,7 @@ class Removed(msgspec.Struct):
 
 def shape(cls: type[S], found: Any, **instead: Any) -> S:
     """The fields of a record of the library, as they are answered."""
-    names = [one.name for one in msgspec.structs.fields(cls)]
+    names = cls.__struct_fields__
     return cls(**{name: instead[name] if name in instead else plain(getattr(found, name)) for name in names})
 
 
