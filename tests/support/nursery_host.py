@@ -25,6 +25,7 @@ def next_child(orders: socket.socket) -> dict[str, Any]:
     while True:
         text, fds, _, _ = socket.recv_fds(orders, MOST, 4)
         if not text:
+            orders.close()
             sys.exit()
         while keepers and os.waitpid(-1, os.WNOHANG)[0]:
             keepers -= 1
