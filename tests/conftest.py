@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
@@ -27,6 +28,15 @@ CORE = {
 
 def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(again.OnceMoreAlone(config), "again")
+
+
+@pytest.hookimpl(hookwrapper=True, tryfirst=True)
+def pytest_collection() -> Iterator[None]:
+    """What is collected stays until the end: looking for garbage in it takes as long as collecting."""
+    gc.disable()
+    yield
+    gc.enable()
+    gc.freeze()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
