@@ -7,7 +7,7 @@ READY  := $(VENV)/.ready
 # A plugin that comes with a dependency and is of no use here costs each process of the tests half a second.
 PYTEST := $(BIN)/python -m pytest -p no:langsmith_plugin -n $(JOBS)
 
-.PHONY: up test check bench chaos sync docs lock clean system
+.PHONY: up test check bench chaos sync docs screenshots lock clean system
 
 $(READY): requirements.lock pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Holdfast needs Python 3.11 or newer")'
@@ -21,7 +21,7 @@ system:
 	@tools/system-packages
 
 up: $(READY)
-	$(BIN)/holdfast up --data .holdfast
+	$(BIN)/holdfast up --data .holdfast --playground $(ARGS)
 
 # Written once, not compiled anew by each of the many processes that the tests start, whatever the environment says.
 test: export PYTHONDONTWRITEBYTECODE =
@@ -35,6 +35,7 @@ check: $(READY)
 	$(BIN)/mypy
 	$(BIN)/python tools/make_sync.py --check
 	$(BIN)/python tools/make_docs.py --check
+	$(BIN)/python tools/make_grafana.py --check
 
 bench: $(READY) system
 	$(BIN)/python -m bench $(ARGS)
@@ -48,6 +49,10 @@ sync: $(READY)
 
 docs: $(READY)
 	$(BIN)/python tools/make_docs.py
+
+# The pictures of the dashboard in the docs, taken of a node at work; needs Chromium.
+screenshots: $(READY) system
+	$(BIN)/python tools/screenshots.py
 
 lock: $(READY)
 	$(BIN)/uv pip compile pyproject.toml requirements-dev.in --extra all --universal --python-version 3.11 \

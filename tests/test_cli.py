@@ -26,12 +26,13 @@ def run(*words: str, **env: str) -> subprocess.CompletedProcess:
 @pytest.fixture
 def node(tmp_path):
     process = subprocess.Popen(
-        [HOLDFAST, "up", "--data", str(tmp_path / "data")], stdout=subprocess.PIPE, text=True, env=os.environ
-    )
+        [HOLDFAST, "up", "--port", "0", "--data", str(tmp_path / "data")],
+        stdout=subprocess.PIPE, text=True, env=os.environ,
+    )  # fmt: skip
     text = ""
     for line in process.stdout:
         text += line
-        if "try " in line:
+        if "top --once" in line:
             break
     yield process, text
     if process.poll() is None:
@@ -42,8 +43,8 @@ def node(tmp_path):
 
 def test_up_prints_where_to_connect_and_answers_health(node):
     process, text = node
-    url = re.search(r"connect +(\S+)", text)[1]
-    health = re.search(r"health +(\S+)", text)[1]
+    url = re.search(r"server +(\S+)", text)[1]
+    health = re.search(r"dashboard +(\S+)", text)[1] + "healthz"
     with urllib.request.urlopen(health, timeout=5) as answer:
         assert json.load(answer)["status"] == "ok"
     for wrong, code in ((health.replace("healthz", "other"), 404), (health, 405)):
@@ -77,7 +78,7 @@ def test_a_users_mistake_is_one_line_and_no_traceback():
     assert done.stderr.startswith("holdfast: pass a URL to Holdfast(...) or set HOLDFAST_URL")
     assert "Traceback" not in done.stderr
     done = run("locks", "--url", "redis://:hunter2@127.0.0.1:1", HOLDFAST_RETRY_FOR="0.1")
-    assert done.returncode == 2
+    assert done.returncode == 3
     assert "hunter2" not in done.stderr + done.stdout
 
 

@@ -6,6 +6,7 @@ import ast
 import dataclasses
 import inspect
 import re
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -57,7 +58,7 @@ class Reference(Reader):
         import holdfast
 
         made = [holdfast.Lease, holdfast.Lock, holdfast.ReadWriteLock, holdfast.Semaphore, holdfast.AllLocks]
-        seen = [holdfast.LockInfo, holdfast.Holder, holdfast.Waiter, holdfast.AuditEntry]
+        seen = [holdfast.Ticket, holdfast.LockInfo, holdfast.Holder, holdfast.Waiter, holdfast.AuditEntry]
         return page(
             "Leases and locks",
             "Made by the methods of [the client](client.md). `holdfast.sync` has the same classes for threads.",
@@ -75,7 +76,8 @@ class Reference(Reader):
             "methods of [the client](client.md). `holdfast.sync` has the same classes for threads.",
             *[self.cls(cls) for cls in (holdfast.Buffer, holdfast.Batch, holdfast.Message, holdfast.Pair)],
             *[self.cls(cls) for cls in (holdfast.Appended, holdfast.DeadLetter)],
-            *[self.cls(cls) for cls in (holdfast.BufferStats, holdfast.BufferTotals)],
+            *[self.cls(cls) for cls in (holdfast.BufferStats, holdfast.BufferTotals, holdfast.UserStats)],
+            self.cls(holdfast.BatchTicket),
         )
 
     def runs(self) -> str:
@@ -124,6 +126,60 @@ class Reference(Reader):
             self.function("holdfast.monitor.sinks.verify", sinks.verify),
         )
 
+    def fleet(self) -> str:
+        import holdfast
+
+        seen = (holdfast.Process, holdfast.Named, holdfast.Series, holdfast.Slot, holdfast.Times, holdfast.Action)
+        return page(
+            "The fleet",
+            "Reached as `Holdfast.fleet`. `holdfast.sync` has the same class for threads. "
+            "[What is reported, and what it costs](../how-to/run-a-node.md#what-the-fleet-reports).",
+            self.cls(holdfast.Fleet),
+            *[self.cls(cls) for cls in seen],
+        )
+
+    def node(self) -> str:
+        from holdfast import settings
+        from holdfast.node import app
+
+        return page(
+            "The node",
+            self.doc("NodeSettings", settings.NodeSettings.__doc__)
+            + " `holdfast config` shows what is in force. [How to run one](../how-to/run-a-node.md).",
+            self.settings_table(settings.NodeSettings, f"{settings.ENV_PREFIX}NODE_"),
+            *[self.function(f"holdfast.node.app.{one.__name__}", one) for one in (app.create, app.mount)],
+        )
+
+    def http(self) -> str:
+        """The HTTP API, from the definitions that serve it."""
+        from holdfast.node.api import OPERATIONS, openapi
+        from holdfast.node.api.operation import Nothing
+
+        parts, last = [], ""
+        for one in OPERATIONS:
+            group = one.name.partition("_")[0]
+            if group != last:
+                parts.append(f"## {group}\n\n{self.doc(group, sys.modules[one.work.__module__].__doc__)}")
+                last = group
+            told = [f"### {one.method} {one.path}", f"{self.doc(one.name, one.work.__doc__)} Scope: {one.scope}."]
+            for what, kind in (("Query", one.query), ("Body", one.body)):
+                if kind is not Nothing:
+                    told.append(f"{what}:\n\n{fence(openapi.shown_fields(kind), 'text')}")
+            if one.stream:
+                told.append("Answers with Server-Sent Events.")
+            else:
+                told.append(f"Answers {one.status}:\n\n{fence(openapi.shown_fields(one.answer), 'text')}")
+            more = [f"204: {one.empty}"] if one.empty else []
+            more += [f"{status}: {openapi.MEANING[status]}" for status in one.errors]
+            more += ["Takes `Idempotency-Key`."] if one.repeatable else []
+            parts.append("\n\n".join([*told, *([" ".join(more)] if more else [])]))
+        return page(
+            "HTTP API",
+            "What `holdfast up` serves under `/v1`. [How to use it](../how-to/http-api.md). The same as OpenAPI 3.1 is "
+            "at `/openapi.json`, and as a page at `/docs`.",
+            *parts,
+        )
+
     def sessions(self) -> str:
         import holdfast
 
@@ -151,7 +207,7 @@ class Reference(Reader):
 
     def adapters(self) -> str:
         from holdfast import adapters
-        from holdfast.adapters import celery, dramatiq, langchain, openai_agents, starlette
+        from holdfast.adapters import asgi, celery, dramatiq, fastapi, langchain, openai_agents, problems, starlette
 
         sections = [
             ("OpenAI Agents SDK", "openai-agents", openai_agents.HoldfastSession),
@@ -164,6 +220,11 @@ class Reference(Reader):
             parts.append(f"{heading}\n\n{where}\n\n{rest}")
         functions: list[tuple[str, str, Callable[..., Any]]] = [
             ("Starlette and FastAPI", "starlette", starlette.event_stream),
+            ("Starlette and FastAPI", "starlette", asgi.lifespan),
+            ("Starlette and FastAPI", "starlette", asgi.install),
+            ("Starlette and FastAPI", "starlette", problems.problem),
+            ("FastAPI", "fastapi", fastapi.locked),
+            ("FastAPI", "fastapi", fastapi.idempotent),
             ("Celery", "celery", celery.as_run),
             ("Dramatiq", "dramatiq", dramatiq.as_run),
         ]
@@ -229,11 +290,13 @@ class Reference(Reader):
 
     def observers(self) -> str:
         from holdfast import observe
+        from holdfast.node.metrics import NAMES
         from holdfast.observe import counters, logs, otel, prometheus
 
         sections = [
             (counters.Counters, f"Names:\n\n{', '.join(code(name) for name in counter_names())}."),
             (logs.LogObserver, ""),
+            (logs.JsonFormatter, ""),
             (prometheus.PrometheusObserver, table(("metric", "type", "labels", "meaning"), prometheus_metrics())),
             (otel.OtelObserver, table(("metric", "type", "unit", "meaning"), otel_metrics())),
         ]
@@ -241,6 +304,8 @@ class Reference(Reader):
             "Observers",
             self.doc("observe", observe.__doc__) + " What they are told of: [events](events.md).",
             *["\n\n".join(part for part in (self.cls(c, made_by_users=True), more) if part) for c, more in sections],
+            "## Metrics of a node\n\n`/metrics` of `holdfast up` has these too, for the whole fleet.\n\n"
+            + table(("metric", "meaning"), [(code(name), text) for name, text in NAMES.items()]),
         )
 
     def testing(self) -> str:
@@ -271,15 +336,20 @@ class Reference(Reader):
         root: Any = typer.main.get_command(app)
         parts = [self.doc("holdfast", root.help), self._options("holdfast", root)]
         for name, command in root.commands.items():
-            full = f"holdfast {name}"
-            words = [p.name.upper() for p in command.params if p.param_type_name == "argument"]
-            shown = fence(" ".join([full, *words, "[OPTIONS]"]), "text")
-            parts += [f"## {full}\n\n{self.doc(full, command.help)}\n\n{shown}", self._options(full, command)]
-        parts.append(
-            "A mistake of the user is one line on standard error and exit code 2. `holdfast work` "
-            "ends with 1 instead where starting it again may help: the server cannot be reached."
-        )
+            parts += self._command(f"holdfast {name}", command, "##")
+            for sub, inner in getattr(command, "commands", {}).items():
+                parts += self._command(f"holdfast {name} {sub}", inner, "###")
+        parts.append("How each of them ends: [exit codes](../how-to/exit-codes.md).")
         return page("Command line", *parts)
+
+    def _command(self, full: str, command: Any, level: str) -> list[str]:
+        """One command; a group says only what it is about."""
+        told = f"{level} {full}\n\n{self.doc(full, command.help)}"
+        if hasattr(command, "commands"):
+            return [told]
+        words = [p.name.upper() for p in command.params if p.param_type_name == "argument"]
+        shown = fence(" ".join([full, *words, "[OPTIONS]"]), "text")
+        return [f"{told}\n\n{shown}", self._options(full, command)]
 
     def _options(self, command: str, described: Any) -> str:
         rows = []
@@ -331,7 +401,7 @@ class Reference(Reader):
         made = {
             f"{make.__name__}.md": make()
             for make in (self.client, self.locks, self.buffers, self.sessions, self.runs, self.once, self.monitor,
-                         self.memory, self.adapters,
+                         self.memory, self.fleet, self.node, self.http, self.adapters,
                          self.errors, self.events, self.settings, self.observers, self.testing, self.cli, self.lua)
         }  # fmt: skip
         return made

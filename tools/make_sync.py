@@ -29,6 +29,7 @@ FILES = {
     "once/entry.py": "sync/once.py",
     "monitor/monitor.py": "sync/monitor.py",
     "monitor/entry.py": "sync/monitoring.py",
+    "fleet/fleet.py": "sync/fleet.py",
     "client.py": "sync/client.py",
 }
 
@@ -44,6 +45,7 @@ WORDS = [
     (r"holdfast\.once\.gate\b", "holdfast.sync.gate"),
     (r"holdfast\.once\.entry\b", "holdfast.sync.once"),
     (r"holdfast\.monitor\.monitor\b", "holdfast.sync.monitor"),
+    (r"holdfast\.fleet\.fleet\b", "holdfast.sync.fleet"),
     (r"holdfast\.monitor\.entry\b", "holdfast.sync.monitoring"),
     (r"\bAsyncGenerator\[Event, None\]", "Generator[Event, None, None]"),
     (r"\bAsyncGenerator\b", "Generator"),

@@ -7,7 +7,6 @@ HOLDFAST_URL=redis://… python examples/chat/app.py --no-runner      # and `hol
 from __future__ import annotations
 
 import argparse
-import asyncio
 import socket
 import uuid
 from collections.abc import AsyncIterator
@@ -16,32 +15,34 @@ from pathlib import Path
 from typing import Any
 
 import uvicorn
-from answers import answers, hf
-from fastapi import FastAPI, HTTPException, Request
+from answers import answers, hf, memory, talks
+from fastapi import APIRouter, FastAPI, Request
 from fastapi.responses import FileResponse, Response
 from pydantic import BaseModel, Field
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 
-from holdfast import Run, RunGone
-from holdfast.adapters.starlette import event_stream
+from holdfast import Run
+from holdfast.adapters.fastapi import event_stream, install, lifespan
 
 PAGE = Path(__file__).with_name("page.html")
 
 
+def make_app(workers: bool = True) -> FastAPI:
+    app = FastAPI(title="Chat with stop and resume", lifespan=lifespan(hf, database, work=workers))
+    install(app)  # no such run: 404; the server is away: 503
+    app.include_router(router)
+    # A page of another site cannot reach this under a name of its own.
+    app.add_middleware(TrustedHostMiddleware, allowed_hosts=["127.0.0.1", "localhost"])
+    return app
+
+
 @asynccontextmanager
-async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-    async with hf:
-        work = asyncio.create_task(hf.work()) if app.state.runner else None
+async def database(app: FastAPI) -> AsyncIterator[None]:
+    async with memory:
         yield
-        if work is not None:
-            hf.stop_work()
-            await work
 
 
-app = FastAPI(title="Chat with stop and resume", lifespan=lifespan)
-app.state.runner = True
-# A page of another site cannot reach this under a name of its own.
-app.add_middleware(TrustedHostMiddleware, allowed_hosts=["127.0.0.1", "localhost"])
+router = APIRouter()
 
 
 class Question(BaseModel):
@@ -52,38 +53,50 @@ class Stop(BaseModel):
     reason: str = Field(default="by the user", max_length=200)
 
 
-@app.get("/")
+@router.get("/")
 async def page() -> FileResponse:
     return FileResponse(PAGE)
 
 
-@app.post("/chats/{chat}/runs", status_code=202)
+@router.post("/chats/{chat}/runs", status_code=202)
 async def start(chat: str, question: Question) -> dict[str, Any]:
     """Start an answer. A chat has one at a time: asked twice, the one that is there is answered."""
     run = await answers.start(uuid.uuid4().hex, {"prompt": question.prompt}, key=chat)
     return shown(run)
 
 
-@app.get("/runs/{run_id}")
+@router.get("/runs/{run_id}")
 async def look(run_id: str) -> dict[str, Any]:
-    try:
-        return shown(await answers.get(run_id))
-    except RunGone as gone:
-        raise HTTPException(404, str(gone)) from None
+    return shown(await answers.get(run_id))
 
 
-@app.post("/runs/{run_id}/stop")
+@router.post("/runs/{run_id}/stop")
 async def stop(run_id: str, why: Stop) -> dict[str, Any]:
     """From any process: whoever runs it is told, wherever that is. A run that has ended stays as it ended."""
-    try:
-        return shown(await answers.stop(run_id, why.reason))
-    except RunGone as gone:
-        raise HTTPException(404, str(gone)) from None
+    return shown(await answers.stop(run_id, why.reason))
 
 
-@app.get("/runs/{run_id}/events")
+@router.get("/runs/{run_id}/events")
 async def events(run_id: str, request: Request) -> Response:
     return await event_stream(answers, run_id, request, keep_alive=10)
+
+
+@router.get("/chats/{chat}/turns")
+async def said(chat: str) -> list[dict[str, Any]]:
+    """What the model is shown: the newest turns."""
+    return [{"role": entry.role, "text": entry.content} for entry in await talks.context(chat)]
+
+
+@router.get("/chats/{chat}/memory")
+async def recall(chat: str, q: str = "") -> list[str]:
+    """What is kept for good: the best matches for these words, or the newest."""
+    return [entry.content for entry in await memory.recall(chat, q)]
+
+
+@router.delete("/chats/{chat}")
+async def forget(chat: str) -> dict[str, int]:
+    await talks.clear(chat)
+    return {"memories": (await memory.forget(chat)).entries}
 
 
 def shown(run: Run) -> dict[str, Any]:
@@ -99,12 +112,11 @@ def main() -> None:
     options.add_argument("--port", type=int, default=8000, help="0: any that is free")
     options.add_argument("--no-runner", action="store_true", help="the web part only; see `holdfast work`")
     chosen = options.parse_args()
-    app.state.runner = not chosen.no_runner
     door = socket.create_server(("127.0.0.1", chosen.port))
     print(f"chat on http://127.0.0.1:{door.getsockname()[1]}", flush=True)
     # Streams stay open as long as runs last: a web process that ends does not wait for them, their readers come back.
-    server = uvicorn.Server(uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=1))
-    server.run(sockets=[door])
+    config = uvicorn.Config(make_app(not chosen.no_runner), log_level="warning", timeout_graceful_shutdown=1)
+    uvicorn.Server(config).run(sockets=[door])
 
 
 if __name__ == "__main__":

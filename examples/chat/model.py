@@ -21,11 +21,12 @@ waves come one after the other and each of them is counted once.
 """
 
 
-def follow(prompt: str, said: Sequence[str]) -> str | None:
-    """The word after these; None: the answer is complete. The same for the same words, as a patient model would be."""
-    if not said:
-        return "You"
-    opening = ["You", "asked:", f"“{' '.join(prompt.split())[:80]}”.", "Well.", "A"]
+def follow(prompt: str, said: Sequence[str], earlier: int = 0) -> str | None:
+    """The word after these; None: the answer is complete. The same for the same words, as a patient model would be.
+
+    A real model is shown what was said earlier; this one only counts it."""
+    again = f"That is question {earlier + 1}.".split() if earlier else ["Well."]
+    opening = ["You", "asked:", f"“{' '.join(prompt.split())[:80]}”.", *again, "A"]
     if len(said) < len(opening):
         return opening[len(said)]
     if len(said) >= LENGTH and said[-1].endswith("."):
@@ -35,10 +36,10 @@ def follow(prompt: str, said: Sequence[str]) -> str | None:
     return after[zlib.crc32(f"{prompt} {len(said)}".encode()) % len(after)]
 
 
-async def go_on(prompt: str, said: Sequence[str]) -> AsyncIterator[str]:
+async def go_on(prompt: str, said: Sequence[str], earlier: int = 0) -> AsyncIterator[str]:
     """The words that are still missing, one after the other. A real model gets its half answer as a prefix."""
     so_far = list(said)
-    while (word := follow(prompt, so_far)) is not None:
+    while (word := follow(prompt, so_far, earlier)) is not None:
         await asyncio.sleep(PACE)
         so_far.append(word)
         yield word

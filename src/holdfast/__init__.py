@@ -2,8 +2,9 @@
 
 from holdfast.buffers.batch import Batch
 from holdfast.buffers.buffer import Buffer
-from holdfast.buffers.letters import BufferStats, BufferTotals, DeadLetter
+from holdfast.buffers.letters import BufferStats, BufferTotals, DeadLetter, UserStats
 from holdfast.buffers.message import Appended, Message, Pair
+from holdfast.buffers.tickets import BatchTicket
 from holdfast.client import Holdfast
 from holdfast.errors import (
     ConfigurationError,
@@ -33,10 +34,13 @@ from holdfast.errors import (
     UnsafeServer,
     WouldDeadlock,
 )
+from holdfast.fleet.fleet import Fleet
+from holdfast.fleet.record import Action, Named, Process, Series, Slot, Times
 from holdfast.locks.fencing import SqlGuard
 from holdfast.locks.inspect import AuditEntry, Holder, LockInfo, Waiter
 from holdfast.locks.lease import Lease
 from holdfast.locks.lock import AllLocks, Lock, ReadWriteLock, Semaphore
+from holdfast.locks.tickets import Ticket
 from holdfast.monitor.flows import DeadDelivery, Observed
 from holdfast.monitor.monitor import Monitor
 from holdfast.monitor.parts import Observation
@@ -53,11 +57,13 @@ from holdfast.sessions.sessions import Sessions
 __version__ = "0.1.0"
 
 __all__ = [
+    "Action",
     "ActiveRun",
     "AllLocks",
     "Appended",
     "AuditEntry",
     "Batch",
+    "BatchTicket",
     "Buffer",
     "BufferStats",
     "BufferTotals",
@@ -75,6 +81,7 @@ __all__ = [
     "Entry",
     "Event",
     "Fenced",
+    "Fleet",
     "Gate",
     "Holder",
     "Holdfast",
@@ -90,6 +97,7 @@ __all__ = [
     "LockInfo",
     "Message",
     "Monitor",
+    "Named",
     "NewerPayload",
     "NotAcquired",
     "NotReplicated",
@@ -97,6 +105,7 @@ __all__ = [
     "Observation",
     "Observed",
     "Pair",
+    "Process",
     "Push",
     "QueueFull",
     "ReadWriteLock",
@@ -109,17 +118,22 @@ __all__ = [
     "Runs",
     "Saved",
     "Semaphore",
+    "Series",
     "ServerError",
     "ServerFull",
     "Sessions",
+    "Slot",
     "Snapshot",
     "SqlGuard",
     "Subscriber",
+    "Ticket",
+    "Times",
     "TooLarge",
     "Trimmed",
     "Unavailable",
     "UnreadablePayload",
     "UnsafeServer",
+    "UserStats",
     "Waiter",
     "WouldDeadlock",
 ]

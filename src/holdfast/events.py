@@ -384,20 +384,29 @@ Observer = Callable[[Event], None]
 class Events:
     """Hands events to observers."""
 
-    __slots__ = ("_complained", "_observers", "failures")
+    __slots__ = ("_complained", "_observers", "failures", "tally")
 
     def __init__(self, observers: Iterable[Observer] = ()) -> None:
         self._observers: tuple[Observer, ...] = tuple(observers)
         self._complained: set[int] = set()
         self.failures = 0
+        self.tally: Observer | None = None
+        """Counts for the reports to the fleet. It is told too, but does not count as somebody who observes."""
 
     def __bool__(self) -> bool:
+        return self.tally is not None or bool(self._observers)
+
+    @property
+    def observed(self) -> bool:
+        """Does anybody observe who would notice a warning?"""
         return bool(self._observers)
 
     def add(self, observer: Observer) -> None:
         self._observers = (*self._observers, observer)
 
     def emit(self, event: Event) -> None:
+        if self.tally is not None:
+            self.tally(event)
         for observer in self._observers:
             try:
                 observer(event)

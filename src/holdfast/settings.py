@@ -15,8 +15,10 @@ ENV_PREFIX = "HOLDFAST_"
 MAX_SECONDS = 366 * 86_400.0
 
 
-def _setting(default: Any, doc: str, low: float | None = None, high: float | None = None) -> Any:
-    return field(default=default, metadata={"doc": doc, "low": low, "high": high})
+def _setting(
+    default: Any, doc: str, low: float | None = None, high: float | None = None, *, secret: bool = False
+) -> Any:
+    return field(default=default, metadata={"doc": doc, "low": low, "high": high, "secret": secret}, repr=not secret)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +78,10 @@ class Settings:
     max_in_flight: int = _setting(
         10_000, "How many requests may be under way on one connection; further callers wait.", 1, 1_000_000
     )
+    report: float = _setting(
+        5.0, "How often an open client tells the fleet what it uses, holds and did, for the dashboard; 0: never.",
+        0.0, 3600.0,
+    )  # fmt: skip
     check_server: bool = _setting(True, "Refuse a server that is too old or may evict keys, when connecting.")
     allow_eviction: bool = _setting(
         False,
@@ -83,15 +89,7 @@ class Settings:
     )
 
     def __post_init__(self) -> None:
-        for item in fields(self):
-            value = getattr(self, item.name)
-            low, high = item.metadata["low"], item.metadata["high"]
-            kind: Any = {"float": (int, float), "int": int, "bool": bool, "str": str}[str(item.type)]
-            wrong = not isinstance(value, kind) or (isinstance(value, bool) and item.type != "bool")
-            if wrong or value != value:  # noqa: PLR0124 - NaN
-                raise ConfigurationError(f"set {item.name} to a {item.type}, not {value!r}")
-            if low is not None and not low <= value <= high:
-                raise ConfigurationError(f"set {item.name} between {low:g} and {high:g}, not {value!r}")
+        _check(self)
 
     @classmethod
     def load(
@@ -99,43 +97,109 @@ class Settings:
         file: str | Path | None = None,
     ) -> Settings:  # fmt: skip
         """Keyword arguments win over the environment, the environment over the file, the file over the defaults."""
-        env = os.environ if environ is None else environ
-        known = {item.name: str(item.type) for item in fields(cls)}
-        values: dict[str, Any] = {}
-        path = file or env.get(f"{ENV_PREFIX}CONFIG")
-        if path:
-            values.update(_from_toml(Path(path), known))
-        for name, kind in known.items():
-            text = env.get(ENV_PREFIX + name.upper())
-            if text is not None:
-                values[name] = _from_text(name, kind, text)
-        for name, value in (overrides or {}).items():
-            if name not in known:
-                raise ConfigurationError(
-                    f"remove {name!r}: there is no such setting. There are: {', '.join(sorted(known))}"
-                )
-            values[name] = value
-        return cls(**values)
+        return cls(**{name: value for name, (value, _) in found(cls, overrides, environ=environ, file=file).items()})
 
 
-def _from_toml(path: Path, known: Mapping[str, str]) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeSettings:
+    """What a node is. Each can be passed to `holdfast up`, set as `HOLDFAST_NODE_<NAME>`, or put in TOML under [node].
+
+    Durations are in seconds."""
+
+    host: str = _setting("127.0.0.1", "Address to listen on. Any but a loopback address is refused without a token.")
+    port: int = _setting(8420, "Port to listen on; 0: any free one.", 0, 65_535)
+    url: str = _setting("", "Server of the fleet. Empty: the embedded one, in `data`.", secret=True)
+    data: str = _setting(".holdfast", "Directory of the embedded server and of the node's own database.")
+    server_port: int = _setting(
+        0, "Also let the embedded server listen on this loopback port; 0: on its socket only.", 0, 65_535
+    )
+    app: str = _setting("", "Client whose absorbers, runners and monitors the node works on, as module:variable.")
+    processes: int = _setting(1, "In how many processes.", 1, 1000)
+    playground: bool = _setting(False, "Work on a small application of its own, to try things out with.")
+    store: str = _setting(
+        "", "SQL database of monitors and archives, which the node reads. Empty: SQLite in `data`.", secret=True
+    )
+    token: str = _setting("", "Token that may do everything; at least 16 characters.", secret=True)
+    tokens: str = _setting(
+        "", "Further tokens: name=scope+scope:token, with spaces between; scopes are read, write and operate.",
+        secret=True,
+    )  # fmt: skip
+    hosts: str = _setting("", "Names under which the node may be reached without a token, besides those of loopback.")
+    rate: float = _setting(500.0, "Requests in a second that each caller may make.", 0.1, 1_000_000.0)
+    max_body: int = _setting(4_194_304, "How large the body of a request may be, in bytes.", 1024, 1 << 30)
+    max_streams: int = _setting(500, "How many event streams may be open at once.", 1, 1_000_000)
+    max_wait: float = _setting(30.0, "How long a request may wait for something.", 0.0, 3600.0)
+    sample: float = _setting(5.0, "How often the node measures what waits, while it is looked at.", 0.5, 3600.0)
+    log_format: str = _setting("text", "text or json.")
+    log_level: str = _setting("info", "debug, info, warning or error.")
+
+    def __post_init__(self) -> None:
+        _check(self)
+
+
+def _check(settings: Any) -> None:
+    for item in fields(settings):
+        value = getattr(settings, item.name)
+        low, high = item.metadata["low"], item.metadata["high"]
+        kind: Any = {"float": (int, float), "int": int, "bool": bool, "str": str}[str(item.type)]
+        wrong = not isinstance(value, kind) or (isinstance(value, bool) and item.type != "bool")
+        if wrong or value != value:  # noqa: PLR0124 - NaN
+            shown = "what was given" if item.metadata["secret"] else repr(value)
+            raise ConfigurationError(f"set {item.name} to a {item.type}, not {shown}")
+        if low is not None and not low <= value <= high:
+            raise ConfigurationError(f"set {item.name} between {low:g} and {high:g}, not {value!r}")
+
+
+TABLES: dict[type, tuple[str, str]] = {Settings: ("holdfast", ENV_PREFIX), NodeSettings: ("node", f"{ENV_PREFIX}NODE_")}
+"""Of each definition: its table in TOML, and what its variables in the environment start with."""
+
+
+def found(
+    cls: type, overrides: Mapping[str, Any] | None = None, *, environ: Mapping[str, str] | None = None,
+    file: str | Path | None = None,
+) -> dict[str, tuple[Any, str]]:  # fmt: skip
+    """Each setting's value, and where it came from: `default`, the file, the variable or `argument`."""
+    env = os.environ if environ is None else environ
+    table, prefix = TABLES[cls]
+    known = {item.name: str(item.type) for item in fields(cls)}
+    values: dict[str, tuple[Any, str]] = {item.name: (item.default, "default") for item in fields(cls)}
+    path = file or env.get(f"{ENV_PREFIX}CONFIG")
+    if path:
+        for name, value in _from_toml(Path(path), table, known).items():
+            values[name] = (value, str(path))
+    for name, kind in known.items():
+        text = env.get(prefix + name.upper())
+        if text is not None:
+            values[name] = (_from_text(prefix, name, kind, text), prefix + name.upper())
+    for name, value in (overrides or {}).items():
+        if name not in known:
+            raise ConfigurationError(
+                f"remove {name!r}: there is no such setting. There are: {', '.join(sorted(known))}"
+            )
+        values[name] = (value, "argument")
+    return values
+
+
+def _from_toml(path: Path, wanted: str, known: Mapping[str, str]) -> dict[str, Any]:
     try:
-        table = tomllib.loads(path.read_text("utf-8"))
+        whole = tomllib.loads(path.read_text("utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise ConfigurationError(f"mend the configuration file {path}: {error}") from None
-    table = table.get("holdfast", table)
+    # A file with no table of ours holds the settings of the library, as they are.
+    named = any(table in whole for table, _ in TABLES.values())
+    table = whole.get(wanted, {}) if named or wanted != "holdfast" else whole
     if not isinstance(table, dict):
-        raise ConfigurationError(f"mend the configuration file {path}: [holdfast] must be a table")
+        raise ConfigurationError(f"mend the configuration file {path}: [{wanted}] must be a table")
     for name in table:
         if name not in known:
             raise ConfigurationError(f"remove {name!r} from {path}: there is no such setting")
     return dict(table)
 
 
-def _from_text(name: str, kind: str, text: str) -> Any:
+def _from_text(prefix: str, name: str, kind: str, text: str) -> Any:
     try:
         if kind == "bool":
             return {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}[text.lower()]
         return {"int": int, "float": float, "str": str}[kind](text)
     except (KeyError, ValueError):
-        raise ConfigurationError(f"set {ENV_PREFIX}{name.upper()} to a {kind}, not {text!r}") from None
+        raise ConfigurationError(f"set {prefix}{name.upper()} to a {kind}, not {text!r}") from None

@@ -645,7 +645,7 @@ async def test_a_newer_payload_stays_for_a_newer_worker_and_does_not_hold_up_oth
     *newer, old = users_in(3, 4)
     for user in newer:
         await early.inbox.append(user, "future")
-        spoil(crew, early, user, 0, b"\x02" + b"\x01\x02")
+        spoil(crew, early, user, 0, b"\x1f" + b"\x01\x02")
     await early.inbox.append(old, 1)
     # when a worker of this version comes, expect it to take the others without delay
     member = await crew.worker(gentle(log, "coroutine"), ready=False, settings={"sweep": NEVER})

@@ -59,6 +59,7 @@ async def test_an_append_that_may_have_happened_does_not_say_that_it_did_not(qui
     # Given an append whose reply is lost, and a server that cannot be reached from then on
     box = await quick.box(settings={"retry_for": 0.3})
     for call in (box.append, lambda user, data: box.converse(user, data, "")):
+        await call("somebody", 1)  # a server that does not know the script yet would answer that, and nothing is done
         plan = Plan({0: "reply dropped"} | dict.fromkeys(range(1, 500), "cut before"), KeyboardInterrupt)
         real = box.actor.hf._open.run
         install(box.actor.hf, plan)

@@ -291,7 +291,7 @@ async def a_poisoned_message_is_put_aside_and_its_neighbours_flow_on(world: Worl
 @cases.pitfall(51, put_aside=patch(holding, "NewerPayload", type("Never", (UnreadablePayload,), {})))
 async def what_a_newer_version_wrote_waits_for_a_newer_worker(world: World):
     buffer = (await world.client()).buffer("b")
-    newer = b"\x02" + encode("new", 100)[1:]
+    newer = b"\x1f" + encode("new", 100)[1:]
     world.patch.setattr(holding, "LATER", 0.2)
     with written_as(newer):
         await buffer.append("u", "new")

@@ -119,6 +119,7 @@ async def use_locks(hf: Holdfast, other: Holdfast) -> None:
     await lease.release()
     handed = await waiting
     assert (await hf.list_locks())[0].held
+    assert await hf.count_locks() == 1
     assert await hf.force_release("a", reason="test", fence=handed.fence) == 1
     assert [entry.name for entry in await hf.audit("a")] == ["a"]
     await until(lambda: handed.lost)
@@ -313,10 +314,29 @@ async def use_monitor(hf: Holdfast) -> None:
     venues.parser("raw")(lambda raw: [("c", raw)])
     assert await venues.process("raw", "task", 1) is not None
     assert (await venues.status()).waiting.keys() == {"ear"}
+    assert await venues.changes()
     assert await venues.unsubscribe("ear")
     assert await venues.forget("web", "a")
     hf.stop_work()
     await working
+
+
+async def use_fleet(hf: Holdfast, server: LocalServer) -> None:
+    async with Holdfast(url_of(server), report=0.1) as other:
+        inbox = other.buffer("letters")
+        await inbox.append("a", 1)
+        await until(hf.fleet.totals, what="a report")
+        assert [one.user for one in await inbox.oldest()] == ["a"]
+        assert await inbox.largest() == []
+    assert [one.name for one in await hf.fleet.names()] == ["letters"]
+    assert await hf.fleet.processes() == []
+    await hf.fleet.gauge({"a": 1.0})
+    assert (await hf.fleet.series(10)).slots[-1].gauges == {"a": 1.0}
+    assert await hf.fleet.turn(5)
+    assert not await hf.fleet.turn(5)
+    entry = await hf.fleet.record("stop", "run", "test")
+    await hf.fleet.outcome(entry, "done")
+    assert [one.outcome for one in await hf.fleet.actions()] == ["done"]
 
 
 class Shelf:
@@ -339,6 +359,7 @@ async def test_every_script_runs_with_these_rights(hf: Holdfast, proxy: FaultPro
     await use_runs(hf, proxy, server)
     await use_once(hf, proxy)
     await use_monitor(hf)
+    await use_fleet(hf, server)
     # expect that nothing was refused, not even where a refusal would be passed over in silence
     assert refusals(server) == []
     # and that every script was there

@@ -378,7 +378,7 @@ async def test_an_input_of_a_newer_version_is_left_for_a_newer_worker(hands: Han
     client = await hands.client(runs={"max_attempts": 1})
     await client.agent.start("new", 1)
     key = client.agent._spec.place("new").key
-    hands.server.hset(key, "i", b"\x02" + b"x")
+    hands.server.hset(key, "i", b"\x1f" + b"x")
     held = Held(result="old")
     held.go.set()
     hand = await hands.worker(held)

@@ -47,7 +47,7 @@ DAMAGES = {
 }
 NEWER = {
     "entry": lambda data: b"\x02" + data[1:],
-    "payload": lambda data: head_of(data) + b"\x02" + data[24:],
+    "payload": lambda data: head_of(data) + b"\x1f" + data[24:],
 }
 
 

@@ -33,8 +33,8 @@ class Batch:
     """
 
     __slots__ = (
-        "__weakref__", "_core", "_driver", "_left", "_returned", "_scope", "_spec", "_taking", "_terms", "attempt",
-        "buffer", "id", "key", "messages", "pairs",
+        "__weakref__", "_core", "_driver", "_leave_span", "_left", "_returned", "_scope", "_spec", "_taking", "_terms",
+        "attempt", "buffer", "id", "key", "messages", "pairs",
     )  # fmt: skip
 
     def __init__(self, core: Core, driver: AsyncDriver, spec: BufferSpec, taking: Taking, terms: Terms) -> None:
@@ -46,6 +46,7 @@ class Batch:
         self._left = len(taking.messages)
         self._returned = False
         self._scope: AsyncScope | None = None
+        self._leave_span: Callable[[BaseException | None], None] | None = None
         taking.hold.adopted = True
         self.buffer = spec.name
         self.id = str(taking.id)
@@ -141,11 +142,27 @@ class Batch:
 
     async def __aenter__(self) -> Self:
         self._scope = AsyncScope(self._taking.hold)
+        if self._core.tracing is not None:
+            traces = [message.trace for message in self.messages]
+            self._leave_span = self._core.enter_span("absorb", traces, holding.about(self._spec, self._taking))
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        leave_span, self._leave_span = self._leave_span, None
+        if leave_span is None:
+            await self._leave(error)
+            return
+        try:
+            await self._leave(error)
+        except BaseException as raised:
+            error = raised
+            raise
+        finally:
+            leave_span(error)
+
+    async def _leave(self, error: BaseException | None) -> None:
         scope, self._scope = self._scope, None
         assert scope is not None
         ours = await scope.leave(error)

@@ -11,7 +11,7 @@ from holdfast.engine.core import Core
 from holdfast.engine.flow import Flow, ReplyLost, call
 from holdfast.engine.limits import check_count, check_seconds
 from holdfast.engine.payload import encode
-from holdfast.errors import ConfigurationError, Indeterminate, TooLarge, Unavailable
+from holdfast.errors import ConfigurationError, Indeterminate, InvalidId, TooLarge, Unavailable
 from holdfast.events import Dropped, Expiring, NearlyFull
 from holdfast.keys import Id, decode
 from holdfast.settings import MAX_SECONDS
@@ -43,10 +43,15 @@ def append(
     count = len(items)
     args: Sequence[Any]
     if count == 1 and not pending:  # most of them, and so without lists
-        args = (op, place.user, spec.limits_of_one, _PLAIN + encode(items[0], spec.max_message))
+        body = encode(items[0], spec.max_message)
+        if core.tracing is not None:
+            body = _traced(core, spec, body)
+        args = (op, place.user, spec.limits_of_one, _PLAIN + body)
     else:
         kind = _PENDING if pending else _PLAIN
         bodies = [kind + encode(item, spec.max_message) for item in items]
+        if core.tracing is not None:
+            bodies = [kind + _traced(core, spec, body[1:]) for body in bodies]
         files = [part for name, seconds in pending.items() for part in (0, name, int(seconds * 1000))]
         args = (op, place.user, spec.limits(count), *bodies, *files)
     until = core.clock() + min(core.settings.retry_for, REPEAT_WITHIN)
@@ -63,9 +68,16 @@ def append(
     if len(reply) > 3:
         counts = zip(("age", "capacity", "bytes"), reply[3:6], strict=True)
         dropped = {reason: number for reason, number in counts if number} or NOTHING
+    if core.tally is not None:
+        core.tally.add("appended", count)
     if core.events:
         _alert(core, spec, place, reply[1], reply[2] / 1000, count, dropped)
     return Appended(ids[-1], reply[1], dropped, ids, reply[0] != _STORED)
+
+
+def _traced(core: Core, spec: BufferSpec, body: bytes) -> bytes:
+    """With the span in which it is appended, unless a message that fits would not fit with it."""
+    return core.carried(spec.max_bytes - 32 - len(body)) + body
 
 
 def _again(repeat: Flow[list[Any]], place: Place) -> Flow[list[Any]]:
@@ -120,7 +132,7 @@ def check_name(name: str) -> str:
     except (AttributeError, UnicodeEncodeError):
         fits = False
     if not fits:
-        raise ConfigurationError(f"name an attachment with text of 1 to {MAX_NAME} bytes, not {name!r:.80}")
+        raise InvalidId(f"name an attachment with text of 1 to {MAX_NAME} bytes, not {name!r:.80}")
     return name
 
 
@@ -131,7 +143,7 @@ def raw_id(message: str) -> bytes:
     except (ValueError, TypeError):
         raw = b""
     if len(raw) != 10:
-        raise ConfigurationError(f"pass the id of a message as `append` answered it, not {message!r}")
+        raise InvalidId(f"pass the id of a message as `append` answered it, not {message!r}")
     return raw
 
 

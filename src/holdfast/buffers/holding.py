@@ -65,7 +65,7 @@ def take(core: Core, spec: BufferSpec, place: Place, terms: Terms, home: Home) -
         try:
             reply = yield from ask(core, "buffers/take", place, (place.key,), args)
         except INTERRUPTED:
-            yield Detach(_return(core, place, token, 0, 0.0, 0, ""))
+            yield Detach(hand_back(core, place, token, 0, 0.0, 0, ""))
             raise
         if reply[0] == b"empty":
             _say_removed(core, spec, reply[1], reply[2])
@@ -134,14 +134,14 @@ def settle_taken(
         newer = [Unreadable("", error)]
     try:
         if newer:
-            yield from _return(core, place, token, batch, LATER, 0, "")
+            yield from hand_back(core, place, token, batch, LATER, 0, "")
             raise newer[0].error
         if bad:
             yield from _quarantine(core, spec, place, token, batch, bad)
     except NewerPayload:
         raise
     except INTERRUPTED:
-        yield Detach(_return(core, place, token, 0, 0.0, 0, ""))
+        yield Detach(hand_back(core, place, token, 0, 0.0, 0, ""))
         raise
     if damaged and core.events:
         core.events.emit(Dropped(spec.name, "conversation pair", "unreadable", damaged))
@@ -153,7 +153,7 @@ def settle_taken(
         started=core.clock(), max_hold=terms.max_hold, renews=True, home=home,
     )  # fmt: skip
     hold.what = "batch"
-    hold.back = lambda: _return(core, place, token, batch, 0.0, 0, "")
+    hold.back = lambda: hand_back(core, place, token, batch, 0.0, 0, "")
     core.begin(hold)
     if core.events:
         core.events.emit(Taken(spec.name, shown(place), str(batch), attempt, len(messages), fence))
@@ -243,9 +243,9 @@ def nack(
         hold.lose(lost_by)
     core.end(hold)
     try:
-        status = yield from _return(core, place, hold.token, taking.id, delay, attempts, error)
+        status = yield from hand_back(core, place, hold.token, taking.id, delay, attempts, error)
     except INTERRUPTED:
-        yield Detach(_return(core, place, hold.token, taking.id, delay, attempts, error))
+        yield Detach(hand_back(core, place, hold.token, taking.id, delay, attempts, error))
         raise
     if core.events:
         user, batch = shown(place), str(taking.id)
@@ -256,7 +256,7 @@ def nack(
     return bool(status == b"buried")
 
 
-def _return(core: Core, place: Place, token: str, batch: int, delay: float, attempts: int, error: str) -> Flow[bytes]:
+def hand_back(core: Core, place: Place, token: str, batch: int, delay: float, attempts: int, error: str) -> Flow[bytes]:
     text = error.encode("utf-8", "replace")[:ERROR_TEXT]
     args = (place.user, place.base, token, batch, int(delay * 1000), attempts, text)
     try:
@@ -269,7 +269,7 @@ def _return(core: Core, place: Place, token: str, batch: int, delay: float, atte
 def _hand_back_claim(core: Core, shard: Shard, token: str, lease: int) -> Flow[None]:
     reply = yield from _find(core, shard, token, lease, core.clock() + core.settings.call_timeout)
     if reply[0] == b"taken":
-        yield from _return(core, place_in(shard, reply[1].decode()), token, int(reply[2]), 0.0, 0, "")
+        yield from hand_back(core, place_in(shard, reply[1].decode()), token, int(reply[2]), 0.0, 0, "")
 
 
 def lost(hold: Hold, operation: str) -> LeaseLost:
@@ -277,6 +277,14 @@ def lost(hold: Hold, operation: str) -> LeaseLost:
         f"stop working on this batch: it is lost ({hold.lost_reason}) and is handed to somebody again",
         reason=hold.lost_reason, operation=operation, key=hold.name,
     )  # fmt: skip
+
+
+def about(spec: BufferSpec, taking: Taking) -> dict[str, object]:
+    """What its span says."""
+    return {
+        "collection": spec.name, "key": str(user_of(taking.place)), "batch": str(taking.id),
+        "attempt": taking.attempt, "fence": taking.hold.fence, "messages": len(taking.messages),
+    }  # fmt: skip
 
 
 def user_of(place: Place) -> Any:

@@ -11,7 +11,7 @@ from holdfast.buffers.spec import BufferSpec
 from holdfast.engine.core import Core
 from holdfast.engine.flow import Flow, ReplyLost, Together, call
 from holdfast.engine.limits import check_count
-from holdfast.errors import ConfigurationError, NotAcquired
+from holdfast.errors import InvalidId, NotAcquired
 from holdfast.keys import SHARDS, Id, decode
 
 PAGE = 1000
@@ -69,6 +69,20 @@ class BufferTotals:
     `dropped.age`, `dropped.capacity`, `dropped.bytes`, `dropped.dead`; pairs: `dropped.pair_age`,
     `dropped.pair_capacity`; batches: `batches`, `redelivered`; whole buffers that ended with nobody there to count
     their messages: `vanished`."""
+    oldest: float | None = None
+    """Seconds since the oldest message of all that wait was appended; None if nothing waits."""
+
+
+@dataclass(frozen=True, slots=True)
+class UserStats:
+    """One user among many."""
+
+    user: Id
+    waiting: int
+    age: float | None
+    """Seconds since the oldest waiting message was appended; None if nothing waits."""
+    in_flight: int
+    """Messages in the batch that a worker has, or that waits to be handed out again."""
 
 
 def look(core: Core, spec: BufferSpec, user: Id, limit: int) -> Flow[tuple[BufferStats, list[Message]]]:
@@ -84,12 +98,20 @@ def totals(core: Core, spec: BufferSpec) -> Flow[BufferTotals]:
     until = core.clock() + core.settings.retry_for
     replies = yield Together(
         [
-            call(script, shard.tag, (shard.stat, shard.due, shard.idle, shard.dead), (), clock=core.clock, until=until)
+            call(
+                script,
+                shard.tag,
+                (shard.stat, shard.due, shard.idle, shard.dead, shard.old),
+                (),
+                clock=core.clock,
+                until=until,
+            )
             for shard in spec.shards
         ]
     )
     counts: dict[str, int] = {}
     users = due = dead = idle = 0
+    oldest = -1
     for reply in _all_good(replies):
         fields = reply[2]
         for at in range(0, len(fields), 2):
@@ -97,7 +119,46 @@ def totals(core: Core, spec: BufferSpec) -> Flow[BufferTotals]:
             if not name.startswith("conf"):
                 counts[name] = counts.get(name, 0) + int(fields[at + 1])
         users, due, idle, dead = users + reply[3], due + reply[4], max(idle, reply[5]), dead + reply[6]
-    return BufferTotals(users, due, idle, dead, counts)
+        oldest = max(oldest, reply[7])
+    return BufferTotals(users, due, idle, dead, counts, None if oldest < 0 else oldest / 1000)
+
+
+def users(core: Core, spec: BufferSpec, largest: bool, count: int, offset: int) -> Flow[list[UserStats]]:
+    """The largest or the oldest users, from the shards' indexes, and then as they are now: two round trips."""
+    check_count("count", count, 1, PAGE)
+    check_count("offset", offset, 0, PAGE)
+    indexes = [shard.big if largest else shard.old for shard in spec.shards]
+    found = yield from _ranked(core, spec, indexes, "high" if largest else "low", offset + count)
+    page = [user for _, user in sorted(found, reverse=largest)[offset : offset + count]]
+    looks = _all_good((yield Together([look(core, spec, decode(user), 0) for user in page])))
+    stats = [
+        UserStats(decode(user), one.waiting, one.age, one.in_flight)
+        for user, (one, _) in zip(page, looks, strict=True)
+        if one.waiting or one.in_flight
+    ]
+    return sorted(stats, key=lambda one: -one.waiting if largest else -(one.age or 0.0))
+
+
+def due(core: Core, spec: BufferSpec, count: int) -> Flow[list[Id]]:
+    """Whom a worker should look at now, the most overdue first."""
+    check_count("count", count, 1, PAGE)
+    found = yield from _ranked(core, spec, [shard.due for shard in spec.shards], "past", count + 1)
+    return [decode(user) for _, user in sorted(found) if user != b"!"][:count]
+
+
+def _ranked(
+    core: Core, spec: BufferSpec, indexes: list[str], way: str, most: int
+) -> Flow[list[tuple[float, bytes]]]:  # fmt: skip
+    script, until = core.scripts.get("buffers/users"), core.clock() + core.settings.retry_for
+    replies = yield Together(
+        [
+            call(script, shard.tag, (index,), (way, most), clock=core.clock, until=until)
+            for shard, index in zip(spec.shards, indexes, strict=True)
+        ]
+    )
+    return [
+        (float(reply[2][at + 1]), reply[2][at]) for reply in _all_good(replies) for at in range(0, len(reply[2]), 2)
+    ]
 
 
 def _all_good(replies: list[Any]) -> list[Any]:
@@ -157,7 +218,7 @@ def revive(core: Core, spec: BufferSpec, letter: str, how: str) -> Flow[int]:
 def _parts(spec: BufferSpec, letter: str) -> tuple[Any, str]:
     shard, _, batch = letter.partition(".") if isinstance(letter, str) else ("", "", "")
     if not (shard.isdecimal() and batch.isdecimal() and int(shard) < SHARDS):
-        raise ConfigurationError(f"pass the id of a dead letter as `dead_letters` answered it, not {letter!r}")
+        raise InvalidId(f"pass the id of a dead letter as `dead_letters` answered it, not {letter!r}")
     return spec.shards[int(shard)], batch
 
 

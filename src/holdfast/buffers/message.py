@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from holdfast.engine.payload import decode
+from holdfast.engine.payload import decode, trace_of
 from holdfast.errors import NewerPayload, UnreadablePayload
 
 HEAD = 17
@@ -39,6 +39,8 @@ class Message(NamedTuple):
     """When it was appended: the server's time, in seconds since 1970."""
     attachments: Mapping[str, Any] = NOTHING
     """Those that were resolved in time, by name. One that failed, or came too late, is not here."""
+    trace: str | None = None
+    """The W3C traceparent of the span in which it was appended, where tracing was on."""
 
 
 class Pair(NamedTuple):
@@ -72,7 +74,8 @@ def parse_messages(entries: Sequence[bytes], files: Sequence[bytes]) -> tuple[li
         except UnreadablePayload as error:
             bad.append(Unreadable(raw.hex(), error))
         else:
-            good.append(Message(raw.hex(), data, int.from_bytes(entry[10:16], "big") / 1000, files_of))
+            trace = None if entry[HEAD] == 1 else trace_of(entry[HEAD:])
+            good.append(Message(raw.hex(), data, int.from_bytes(entry[10:16], "big") / 1000, files_of, trace))
     return good, bad
 
 

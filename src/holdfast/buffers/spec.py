@@ -32,6 +32,8 @@ class Shard(NamedTuple):
     idle: str
     stat: str
     dead: str
+    old: str
+    big: str
     signals: str
 
 
@@ -74,7 +76,18 @@ class BufferSpec:
             tag = core.keys.tag(room, number)
             base = core.keys.base(tag)
             self.shards.append(
-                Shard(number, tag, base, f"{base}due", f"{base}idle", f"{base}stat", f"{base}dead", f"{base}sig:")
+                Shard(
+                    number,
+                    tag,
+                    base,
+                    f"{base}due",
+                    f"{base}idle",
+                    f"{base}stat",
+                    f"{base}dead",
+                    f"{base}old",
+                    f"{base}big",
+                    f"{base}sig:",
+                )
             )
         self._bounds = b"".join(
             number.to_bytes(size, "big")

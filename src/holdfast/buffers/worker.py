@@ -196,6 +196,16 @@ class Worker:
     # -- one batch ----------------------------------------------------------------------------------------------
 
     async def _process(self, taking: Taking) -> None:
+        tracing = self._core.tracing
+        if tracing is None:
+            await self._absorb(taking)
+            return
+        about = holding.about(self._absorber.spec, taking)
+        with tracing.span("absorb", (message.trace for message in taking.messages), about) as failed:
+            failed(await self._absorb(taking))
+
+    async def _absorb(self, taking: Taking) -> str:
+        """Answers which kind of error there was; nothing: none."""
         batch = self._make_batch(taking)
         scope = AsyncScope(taking.hold)
         limit = asyncio.timeout(self._absorber.timeout)
@@ -207,7 +217,7 @@ class Worker:
             error = problem
         ours = await scope.leave(error)
         if ours or taking.hold.lost_reason:
-            return  # it is somebody else's now, or nobody's
+            return "LeaseLost"  # it is somebody else's now, or nobody's
         spec, task = self._absorber.spec, asyncio.current_task()
         if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
             # Stopped before the handler was done: hand the batch back, as if it had not been taken.
@@ -220,6 +230,8 @@ class Worker:
                 await self._driver.run(holding.ack(self._core, spec, taking, None))
             except HoldfastError as problem:
                 self._core.warn(f"{spec.name}: {problem}")
+                error = problem
+        return "" if error is None else "TimeoutError" if limit.expired() else type(error).__name__
 
     async def _give_back(self, taking: Taking, delay: float, attempts: int, error: str) -> None:
         # A thread may still be at work on it, and must see that it lost the batch.
@@ -243,7 +255,7 @@ class Worker:
         if self._core.events:
             user = str(holding.user_of(taking.place))
             self._core.events.emit(HandlerFailed(absorber.spec.name, user, str(taking.id), taking.attempt, text))
-        else:  # nobody observes: a mistake in a handler must still be seen somewhere
+        if not self._core.events.observed:  # a mistake in a handler must be seen somewhere
             logging.getLogger("holdfast").warning(
                 "a handler of %s failed, attempt %d", absorber.spec.name, taking.attempt, exc_info=error
             )

@@ -1,15 +1,16 @@
-"""`holdfast work`: runs the absorbers of an application, in this process or in several that it looks after."""
+"""`holdfast work`: runs what an application registered, in this process or in several that it looks after."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import importlib
+import inspect
 import os
 import signal
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import holdfast
@@ -25,7 +26,7 @@ CONFIGURATION = 2
 
 
 def load(target: str) -> Any:
-    """The client that `module:name` names."""
+    """The client that `module:name` names, or that the function of that name makes."""
     module, _, path = target.partition(":")
     if not module or not path:
         raise ConfigurationError(f"name the client as module:variable, like app.jobs:hf, not {target!r}")
@@ -39,6 +40,8 @@ def load(target: str) -> Any:
         raise ConfigurationError(f"check the module's name and the current directory: {error}") from error
     except AttributeError as error:
         raise ConfigurationError(f"check the variable's name: {error}") from None
+    if inspect.isfunction(found):  # one that makes it
+        found = found()
     if not isinstance(found, (holdfast.Holdfast, holdfast.sync.Holdfast)):
         raise ConfigurationError(f"name a Holdfast client: {target} is a {type(found).__name__}")
     return found
@@ -95,10 +98,11 @@ async def supervise(client: Any, target: str, processes: int) -> int:
 class Supervisor:
     """Keeps so many processes running: one that ends is started again, unless it was asked to."""
 
-    def __init__(self, target: str, processes: int, drain: float) -> None:
+    def __init__(self, target: str, processes: int, drain: float, environment: Mapping[str, str] | None = None) -> None:
         self._target = target
         self._count = processes
         self._drain = drain
+        self._environment = {**os.environ, **(environment or {})}
         self._stopping = asyncio.Event()
         self._children: dict[int, asyncio.subprocess.Process] = {}
         self._code = 0
@@ -107,11 +111,16 @@ class Supervisor:
         """Answers the exit code: 0 after a stop, 2 if the application cannot start."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._stop)
+            loop.add_signal_handler(number, self.stop)
+        return await self.keep()
+
+    async def keep(self) -> int:
+        """The same, without listening to signals: until `stop`."""
         await asyncio.gather(*(self._keep(number) for number in range(self._count)))
         return self._code
 
-    def _stop(self) -> None:
+    def stop(self) -> None:
+        """Let them drain; asked twice, end them at once."""
         if self._stopping.is_set():
             self._signal(signal.SIGKILL)  # asked twice
             return
@@ -132,7 +141,7 @@ class Supervisor:
             started = loop.time()
             child = self._children[number] = await asyncio.create_subprocess_exec(
                 sys.executable, "-m", "holdfast.cli", "work", self._target, "--supervised",
-                stdin=asyncio.subprocess.PIPE, start_new_session=True,
+                stdin=asyncio.subprocess.PIPE, start_new_session=True, env=self._environment,
             )  # fmt: skip
             if self._stopping.is_set():
                 child.terminate()
@@ -141,7 +150,7 @@ class Supervisor:
                 return
             if code == CONFIGURATION:
                 self._code = code
-                self._stop()
+                self.stop()
                 return
             pause = PAUSE_FIRST if loop.time() - started > QUICK else min(PAUSE_MOST, pause * 2)
             print(
@@ -149,4 +158,5 @@ class Supervisor:
                 flush=True,
             )
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._stopping.wait(), pause)
+                async with asyncio.timeout(pause):
+                    await self._stopping.wait()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
 import inspect
 import threading
 from collections.abc import Callable
@@ -19,7 +20,9 @@ def is_blocking(handler: Callable[..., Any]) -> bool:
 
 
 async def in_thread(function: Callable[[], T]) -> T:
-    """In a thread of its own that does not keep the process from ending: it cannot be stopped, only left behind."""
+    """In a thread of its own that does not keep the process from ending: it cannot be stopped, only left behind.
+
+    It sees the caller's context variables, such as the span that is open."""
     loop = asyncio.get_running_loop()
     done: asyncio.Future[T] = loop.create_future()
 
@@ -39,5 +42,6 @@ async def in_thread(function: Callable[[], T]) -> T:
         with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
             loop.call_soon_threadsafe(settle, *outcome)
 
-    threading.Thread(target=run, name="holdfast-handler", daemon=True).start()
+    context = contextvars.copy_context()
+    threading.Thread(target=context.run, args=(run,), name="holdfast-handler", daemon=True).start()
     return await done

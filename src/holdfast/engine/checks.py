@@ -8,21 +8,22 @@ from typing import Any
 from hiredis import ReplyError
 
 from holdfast.engine.core import Core
-from holdfast.engine.flow import Flow, NotSent, Refresh, ReplyLost, Send, Sleep, backoff
+from holdfast.engine.flow import Address, Flow, NotSent, Refresh, ReplyLost, Send, Sleep, backoff
+from holdfast.engine.limits import check_count
 from holdfast.engine.resp import pack
-from holdfast.errors import ConfigurationError, Unavailable, UnsafeServer
+from holdfast.errors import ConfigurationError, ServerError, Unavailable, UnsafeServer
 from holdfast.events import ServerWarning
 
 OLDEST = {"valkey": (7, 2), "redis": (7, 0)}
 
 
-def command(core: Core, *words: str) -> Flow[Any]:
+def command(core: Core, *words: str | bytes | int, node: Address | None = None) -> Flow[Any]:
     """A question that is safe to repeat, until it is answered or time is up."""
     started, attempt = core.clock(), 0
     until = started + core.settings.retry_for
     while True:
         try:
-            reply = yield Send("locks.0", pack(*words))
+            reply = yield Send("locks.0", pack(*words), node=node)
             if not isinstance(reply, ReplyError) or not str(reply).startswith(("LOADING", "MOVED", "CLUSTERDOWN")):
                 return reply
             problem: Exception = reply
@@ -31,11 +32,39 @@ def command(core: Core, *words: str) -> Flow[Any]:
         if core.clock() >= until:
             raise Unavailable(
                 f"check that the server at {core.target.shown} is up: {problem}",
-                operation=words[0].lower(), elapsed=core.clock() - started,
+                operation=str(words[0]).lower(), elapsed=core.clock() - started,
             ) from problem  # fmt: skip
         yield Refresh("first contact")
         yield Sleep(min(backoff(attempt), max(0.0, until - core.clock())))
         attempt += 1
+
+
+def ask(core: Core, *words: str | bytes | int, node: int | None = None) -> Flow[Any]:
+    """A question from outside. Raises ServerError for an error, as nobody here knows what it means."""
+    if not words:
+        raise ConfigurationError('pass a command and its words, as in ("CONFIG", "GET", "maxmemory")')
+    address = None
+    if node is not None:
+        known = core.topology.addresses()
+        check_count("node", node, 0, len(known) - 1)
+        address = known[node] if core.target.kind == "cluster" else None
+    reply = yield from command(core, *words, node=address)
+    if isinstance(reply, ReplyError):
+        raise ServerError(f"check the command: the server says {reply}", operation=str(words[0]).lower())
+    return reply
+
+
+def check_scripts(core: Core) -> Flow[dict[str, str]]:
+    """What each server says of each script: the last complaint of any, or nothing."""
+    said: dict[str, str] = {}
+    nodes = core.topology.addresses() if core.target.kind == "cluster" else [None]
+    for name in core.scripts.names():
+        said[name] = ""
+        for node in nodes:
+            reply = yield from command(core, "SCRIPT", "LOAD", core.scripts.get(name).source, node=node)
+            if isinstance(reply, ReplyError):
+                said[name] = str(reply)
+    return said
 
 
 def check_server(core: Core) -> Flow[None]:

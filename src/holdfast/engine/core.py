@@ -7,7 +7,9 @@ import os
 import secrets
 import socket
 import threading
+from asyncio import CancelledError
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
 from typing import Any, Protocol, TypeVar
 
 from holdfast.engine.aio import AsyncDriver
@@ -15,19 +17,21 @@ from holdfast.engine.clock import system_clock
 from holdfast.engine.embedded import EmbeddedServer
 from holdfast.engine.flow import NotSent
 from holdfast.engine.keeper import Hold, Keeper
+from holdfast.engine.payload import traced
 from holdfast.engine.scripts import Scripts
 from holdfast.engine.signals import Mailbox
 from holdfast.engine.threads import ThreadDriver
 from holdfast.engine.topology import Topology
 from holdfast.engine.url import Target, parse
-from holdfast.errors import Unavailable
-from holdfast.events import Events, Lost, Observer, ServerWarning
+from holdfast.errors import RunStopped, Unavailable
+from holdfast.events import Event, Events, Lost, Observer, ServerWarning
 from holdfast.keys import Keys
 from holdfast.settings import Settings
 
 CLOSE_SECONDS = 5.0
 TOKENS_AT_ONCE = 128
 EARLY = 256
+USED = 10_000
 
 
 class SharedFeed(Protocol):
@@ -39,7 +43,33 @@ class SharedFeed(Protocol):
         """A message came; nothing: one may have been missed."""
 
 
+class Tally(Protocol):
+    """Counts what happens too often to be an event."""
+
+    def __call__(self, event: Event) -> None:
+        """An event happened."""
+
+    def add(self, name: str, number: int) -> None:
+        """This happened so often."""
+
+    def timed(self, name: str, timed: str, seconds: float) -> None:
+        """This happened, and took so long."""
+
+
 F = TypeVar("F", bound=SharedFeed)
+
+
+class Tracing(Protocol):
+    """What makes spans. An observer that can has it as its attribute `tracing`. It raises nothing."""
+
+    def current(self) -> str:
+        """The W3C traceparent of the span that is open here. Empty: none is, or it is not to be carried."""
+
+    def span(
+        self, name: str, traces: Iterable[str | None], attributes: Mapping[str, object], *, beside: bool = False
+    ) -> AbstractContextManager[Callable[[str], None]]:
+        """A span for what is done with what was written in these traces. What is entered takes the kind of an error;
+        nothing: there was none. `beside`: it is linked to the span that is open here."""
 
 
 class Core:
@@ -51,7 +81,12 @@ class Core:
         self.keys = Keys(self.settings.prefix)
         self.scripts = Scripts()
         self.clock = system_clock()
+        observers = tuple(observers)
         self.events = Events(observers)
+        self.tracing: Tracing | None = None
+        """Asked for by whoever writes or handles something; nobody has it unless an observer traces."""
+        for observer in observers:
+            self._trace_with(observer)
         self.mailbox = Mailbox()
         self.mailbox.on_lost = self._told_lost
         self.mailbox.on_stop = self._told_to_stop
@@ -65,6 +100,13 @@ class Core:
         self.feeds_lock = threading.Lock()
         self.undoing: dict[str, dict[bytes, None]] = {}
         """Marks that are being taken back, by space: for this process they are not there."""
+        self.used: dict[str, None] = {}
+        """Collections that this process named, as kind:name."""
+        self.working: tuple[str, ...] = ()
+        """Those it works on now."""
+        self.tally: Tally | None = None
+        """Counts for the reports to the fleet what happens too often to be an event."""
+        self.on_fork: Callable[[], None] | None = None
         self.busy_until: dict[tuple[str, int], tuple[float, float]] = {}
         """Locks that were seen busy: when, and until when at the latest."""
         self._embedded: EmbeddedServer | None = None
@@ -172,13 +214,56 @@ class Core:
         self.feeds.clear()
         self.mailbox.after_fork()
         self._name_process()
+        if self.on_fork is not None:
+            self.on_fork()
+
+    def observe(self, observer: Observer) -> None:
+        """Call this with every event from now on."""
+        self.events.add(observer)
+        self._trace_with(observer)
+
+    def _trace_with(self, observer: Observer) -> None:
+        if self.tracing is None:
+            self.tracing = getattr(observer, "tracing", None)
+
+    def carried(self, room: int | None = None) -> bytes:
+        """What goes before a payload so that the span open here is known where it is read: nothing without tracing,
+        or if there is no room for so many bytes."""
+        if self.tracing is None:
+            return b""
+        lead = traced(self.tracing.current())
+        return b"" if room is not None and len(lead) > room else lead
+
+    def enter_span(
+        self, name: str, traces: Iterable[str | None], about: Mapping[str, object]
+    ) -> Callable[[BaseException | None], None] | None:
+        """Open a span around a body that this code only sees begin and end. Answers what ends it, given what came of
+        the body; nothing without tracing."""
+        if self.tracing is None:
+            return None
+        around = self.tracing.span(name, traces, about, beside=True)
+        failed = around.__enter__()
+
+        def leave(error: BaseException | None) -> None:
+            calm = error is None or isinstance(error, (CancelledError, RunStopped))
+            failed("" if calm else type(error).__name__)
+            around.__exit__(None, None, None)
+
+        return leave
 
     def warn(self, text: str) -> None:
         """Something went wrong in the background: whoever observes is told, else the log is."""
-        if self.events:
+        if self.events.observed:
             self.events.emit(ServerWarning(text))
         else:
             logging.getLogger("holdfast").warning(text)
+
+    def use(self, kind: str, name: object) -> None:
+        """This process uses a collection: the fleet is told."""
+        if len(self.used) < USED:
+            text = name if isinstance(name, str) else bytes(name).decode("utf-8", "replace")  # type: ignore[call-overload]
+            if not text.startswith("holdfast."):  # what we use ourselves is nobody's business
+                self.used[f"{kind}:{text}"] = None
 
     # -- feeds --------------------------------------------------------------------------------------------------
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
 import threading
 from collections.abc import Awaitable, Callable, Iterable
 from concurrent.futures import Future
@@ -32,6 +33,7 @@ JUMP = 1.0
 ORPHAN = 5.0
 RETRY = 0.5
 SENTINEL_CHECK = 1.0
+FIRST = 0.5
 
 
 def _tell(watchers: Iterable[Callable[[], None]]) -> None:
@@ -160,6 +162,7 @@ class Keeper:
         self._parked = False
         self._next = 0.0
         self._offset: float | None = None
+        self._chores: list[asyncio.Future[None]] = []
 
     # -- any thread ---------------------------------------------------------------------------------------------
 
@@ -238,6 +241,21 @@ class Keeper:
         except RuntimeError:
             return  # the loop is closed
 
+    def every(self, seconds: float, work: Callable[[AsyncDriver], Awaitable[None]]) -> None:
+        """Do something on the keeper's loop soon, and then every so many seconds, until it is closed."""
+
+        async def go(driver: AsyncDriver) -> None:
+            pause = min(seconds, FIRST)
+            while True:
+                await asyncio.sleep(pause)
+                await work(driver)
+                pause = seconds * (0.9 + random.random() * 0.2)  # noqa: S311
+
+        def begin(driver: AsyncDriver) -> None:
+            self._chores.append(asyncio.ensure_future(go(driver)))
+
+        self.call(begin)
+
     def close(self, timeout: float) -> None:
         thread = self._thread
         self._closing = True
@@ -254,6 +272,7 @@ class Keeper:
         self._buckets = {}
         self._thread = None
         self._parked = False
+        self._chores = []
         return holds
 
     # -- the keeper's thread ------------------------------------------------------------------------------------
@@ -274,8 +293,8 @@ class Keeper:
             self._look(due)
             idle = 0 if self._buckets or due else idle + 1
             await self._rest(park=idle > IDLE_TICKS)
-        if watcher is not None:
-            watcher.cancel()
+        for chore in (*self._chores, *([watcher] if watcher is not None else [])):
+            chore.cancel()
         await self._driver.close()
 
     async def _rest(self, *, park: bool) -> None:

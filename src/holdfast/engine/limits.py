@@ -33,3 +33,13 @@ def check_names(what: str, names: Iterable[str]) -> tuple[str, ...]:
     if not all(isinstance(name, str) for name in found):
         raise ConfigurationError(f"pass {what} as a list of names, not {found!r:.100}")
     return found
+
+
+TOKEN_MAX = 100
+
+
+def check_token(token: str) -> str:
+    """A token from outside."""
+    if not isinstance(token, str) or not 1 <= len(token) <= TOKEN_MAX or not token.isascii():
+        raise ConfigurationError("pass the token as it was answered")
+    return token

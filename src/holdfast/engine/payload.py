@@ -3,12 +3,14 @@
 The first byte is the version of what follows, so that a worker meets data of a newer one knowingly: it raises
 `NewerPayload`, leaves the data where it is, and a newer worker takes it. Version 1 is MessagePack; whole numbers too
 large for it are extension 1, in decimal. What is written is read back before it is sent, so that it is known to come
-back as it was.
+back as it was. Version 2 is version 1 with the trace before it in which it was written: 2, a length, a W3C traceparent
+in ASCII, and then all of version 1. It is only written where tracing is on, and the trace is no part of the data.
 """
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 from datetime import datetime
 from typing import Any
@@ -18,11 +20,13 @@ import msgspec
 from holdfast.errors import InvalidPayload, NewerPayload, TooLarge, UnreadablePayload
 
 VERSION = b"\x01"
+TRACED = b"\x02"
 MAX_DEPTH = 200
 """Levels of nesting. A reader recurses too, and may itself be deep in calls."""
 MAX_DIGITS = 4000
 _BIG = 1
 _LOW, _HIGH = -(2**63), 2**64 - 1
+_TRACE = re.compile(rb"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 _NO_CONTAINER = bytes(byte for byte in range(256) if not (0x80 <= byte <= 0x9F or 0xDC <= byte <= 0xDF))
 
 _encoder = msgspec.msgpack.Encoder()
@@ -65,9 +69,11 @@ def encode(value: Any, limit: int) -> bytes:
 def decode(data: bytes) -> Any:
     """The inverse of `encode`. Raises NewerPayload or UnreadablePayload."""
     if data[:1] != VERSION:
-        if VERSION < data[:1] < b"\x20":  # further versions; anything above is no format of ours
+        data = _without_trace(data)
+        if TRACED < data[:1] < b"\x20":  # further versions; anything above is no format of ours
             raise NewerPayload(f"run a newer version here: this was written in format {data[0]}")
-        raise UnreadablePayload("inspect what wrote this: the data has no known format")
+        if data[:1] != VERSION:
+            raise UnreadablePayload("inspect what wrote this: the data has no known format")
     try:
         return _decode(memoryview(data)[1:])
     except (msgspec.DecodeError, RecursionError, ValueError, TypeError) as error:
@@ -75,11 +81,30 @@ def decode(data: bytes) -> Any:
 
 
 def canonical(data: bytes) -> bytes:
-    """The same for payloads that are equal: the order of a dict's keys does not count."""
+    """The same for payloads that are equal: the order of a dict's keys does not count, nor does a trace."""
+    data = _without_trace(data)
     try:
         return _in_order(_decode(memoryview(data)[1:]))
     except (TypeError, ValueError, OverflowError):  # a number that needs an extension: as it is
         return data
+
+
+def traced(trace: str) -> bytes:
+    """What goes before a payload that is written in this trace, a W3C traceparent."""
+    raw = trace.encode()
+    return TRACED + len(raw).to_bytes(1, "big") + raw if _TRACE.fullmatch(raw) else b""
+
+
+def trace_of(data: bytes) -> str | None:
+    """The trace in which a payload was written. A damaged one is none: it must not keep anybody from the data."""
+    if data[:1] != TRACED:
+        return None
+    raw = bytes(data[2 : 2 + data[1]]) if len(data) > 1 else b""
+    return raw.decode() if _TRACE.fullmatch(raw) else None
+
+
+def _without_trace(data: bytes) -> bytes:
+    return data[2 + data[1] :] if data[:1] == TRACED and len(data) > 1 else data
 
 
 def _unwrap(code: int, data: memoryview) -> Any:

@@ -65,6 +65,16 @@ class Scripts:
             script = self._loaded[name] = self._load(name)
         return script
 
+    def names(self) -> list[str]:
+        """Of all of them, as room/name."""
+        rooms = [room for room in resources.files("holdfast").iterdir() if (room / "lua").is_dir()]
+        files = [(room.name, file.name) for room in rooms for file in (room / "lua").iterdir()]
+        return sorted(
+            f"{room}/{name.removesuffix('.lua')}"
+            for room, name in files
+            if name.endswith(".lua") and not name.startswith("_")
+        )
+
     def read(self, room: str, name: str) -> str | None:
         """The text of a script or include (`_name`). Tests override it to move the clock or to put a bug back."""
         file = resources.files("holdfast") / room / "lua" / f"{name}.lua"

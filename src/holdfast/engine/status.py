@@ -49,3 +49,5 @@ class Status(StrEnum):
     JOINED = "joined"
     ENDED = "ended"
     SWEPT = "swept"
+    REPORTED = "reported"
+    RECORDED = "recorded"

@@ -18,6 +18,7 @@ from holdfast.locks.spec import ROOM, Place, Spec, place
 
 SHOWN_WAITERS = 100
 PAGE = 1000
+DEEPEST = 10_000
 BUSY_KNOWN = 4096
 MAX_REASON = 1000
 GUARD_LIFE = 7 * 86_400.0
@@ -72,27 +73,42 @@ def force(core: Core, at: Place, fence: int | None, reason: str, by: str) -> Flo
 
 def list_locks(core: Core, shard: int, offset: int, count: int) -> Flow[list[tuple[str, str]]]:
     """Kind and encoded name of the locks in use in one shard; a look-up in its index, never a scan."""
-    check_count("count", count, 1, PAGE)
+    check_count("count", count, 1, PAGE + DEEPEST)
     tag = core.keys.tag(ROOM, shard)
     reply = yield from _ask(core, "locks/list", tag, (core.keys.base(tag) + "shard",), (offset, count))
     return [(kind, name) for kind, _, name in (member.decode().partition(":") for member in reply[2])]
 
 
-def list_all(core: Core, count: int) -> Flow[list[tuple[str, str]]]:
-    """The first `count` locks in use over all shards, each asked in the same round trip."""
+def count_locks(core: Core) -> Flow[int]:
+    """How many are in use, over all shards in one round trip."""
+
+    def of(shard: int) -> Flow[int]:
+        tag = core.keys.tag(ROOM, shard)
+        return int((yield from _ask(core, "locks/count", tag, (core.keys.base(tag) + "shard",), ()))[1])
+
+    counts = yield Together([of(shard) for shard in range(SHARDS)])
+    for count in counts:
+        if isinstance(count, BaseException):
+            raise count
+    return sum(counts)
+
+
+def list_all(core: Core, count: int, offset: int = 0) -> Flow[list[tuple[str, str]]]:
+    """The `count` locks after the first `offset`, over all shards, each asked in the same round trip."""
     check_count("count", count, 1, PAGE)
-    pages = yield Together([list_locks(core, shard, 0, count) for shard in range(SHARDS)])
+    check_count("offset", offset, 0, DEEPEST)
+    pages = yield Together([list_locks(core, shard, 0, offset + count) for shard in range(SHARDS)])
     found: list[tuple[str, str]] = []
     for page in pages:
         if isinstance(page, BaseException):
             raise page
         found.extend(page)
-    return found[:count]
+    return found[offset : offset + count]
 
 
-def look_at_all(core: Core, count: int) -> Flow[list[LockInfo]]:
+def look_at_all(core: Core, count: int, offset: int = 0) -> Flow[list[LockInfo]]:
     """Two round trips, whatever the number: the indexes, then the locks found there."""
-    found = yield from list_all(core, count)
+    found = yield from list_all(core, count, offset)
     infos = yield Together([inspect(core, place(core, kind, decode(name))) for kind, name in found])
     for info in infos:
         if isinstance(info, BaseException):

@@ -10,10 +10,11 @@ from holdfast.engine.limits import check_wait
 from holdfast.engine.scope import AsyncScope
 from holdfast.errors import NotAcquired
 from holdfast.keys import Id
-from holdfast.locks import admin, flows
+from holdfast.locks import admin, flows, tickets
 from holdfast.locks.inspect import LockInfo
 from holdfast.locks.lease import Lease
 from holdfast.locks.spec import Spec
+from holdfast.locks.tickets import Ticket
 
 
 class Lock:
@@ -73,6 +74,20 @@ class Lock:
         at = max(i for i, (who, _, _) in enumerate(self._inside) if who is owner)
         _, lease, scope = self._inside.pop(at)
         await lease._leave(scope, error)
+
+    async def ticket(self, *, wait: float | EllipsisType | None = ...) -> Ticket:
+        """As `acquire`, for a holder outside this process: nobody renews it but whoever has its token, and closing the
+        client does not release it. Without `renew_ticket` it ends after its TTL."""
+        patience = self._wait if isinstance(wait, EllipsisType) else check_wait(wait)
+        return await self._driver.run(tickets.grant(self._core, self._spec, self.name, patience))
+
+    async def renew_ticket(self, token: str) -> float:
+        """Let it last its TTL from now on. Answers the seconds. Raises LeaseLost if it has ended: it stays so."""
+        return await self._driver.run(tickets.renew(self._core, self._spec, token))
+
+    async def return_ticket(self, token: str) -> bool:
+        """Give it back; the next live waiter is granted in the same step. False if it had ended before."""
+        return await self._driver.run(tickets.give_back(self._core, self._spec, token))
 
     async def inspect(self) -> LockInfo:
         """Who holds it, since when and with which fence, and who waits."""

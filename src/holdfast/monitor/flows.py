@@ -69,8 +69,9 @@ def observe(core: Core, spec: MonitorSpec, seen: Sequence[Seen]) -> Flow[list[Ob
         args: list[Any] = [
             spec.base, core.new_op(), int(spec.keep * 1000), int(spec.window * 1000), spec.backlog,
         ]  # fmt: skip
+        lead = core.carried()
         for one in chosen.values():
-            args += (one.digest, one.state, one.identity, one.observed)
+            args += (one.digest, one.state, lead + one.identity, one.observed)
         reply = yield from ask(core, spec, "monitor/observe", (spec.key("log"), spec.none, *chosen), args)
         for at in range(1, len(reply), 3):
             outcome, change, before = reply[at : at + 3]
@@ -137,6 +138,16 @@ def peek(
         except HoldfastError:
             unreadable += 1
     return Page(int(reply[1]) / 1e6, int(reply[2]), reply[3], changes, unreadable, end)
+
+
+def recent(core: Core, spec: MonitorSpec, count: int) -> Flow[list[Change]]:
+    """What is in the log, the newest first; what cannot be read is left out."""
+    reply = yield from ask(core, spec, "monitor/recent", (spec.key("log"),), (count,))
+    changes = []
+    for number, fields in reply[1]:
+        with contextlib.suppress(HoldfastError):
+            changes.append(parse_change(spec.name, number[:-2], fields))
+    return changes
 
 
 def pump(

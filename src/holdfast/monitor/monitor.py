@@ -14,7 +14,7 @@ from holdfast.monitor import flows
 from holdfast.monitor.flows import DeadDelivery, Observed
 from holdfast.monitor.matching import check_subscriber, from_record
 from holdfast.monitor.parts import MonitorParts, Observation, observation, rows
-from holdfast.monitor.record import Handler, Key, Push, Snapshot, Store, Subscriber
+from holdfast.monitor.record import Change, Handler, Key, Push, Snapshot, Store, Subscriber
 from holdfast.monitor.spec import MonitorSpec, from_text
 from holdfast.once.claim import Claim
 from holdfast.once.spec import MARK_MAX, Space
@@ -182,6 +182,11 @@ class Monitor:
             {name: one.failures for name, one in pairs if one.failures},
         )  # fmt: skip
 
+    async def changes(self, count: int = 100) -> Sequence[Change]:
+        """The last changes, newest first: those still in the log, told or not. The whole past is in `history`."""
+        check_count("count", count, 1, 1000)
+        return await self._driver().run(flows.recent(self._core, self._spec, count))
+
     # -- dead letters -------------------------------------------------------------------------------------------
 
     async def dead_letters(self, count: int = 100, *, after: str = "") -> Sequence[DeadDelivery]:
@@ -212,6 +217,15 @@ class Monitor:
         return await self._driver().blocking(
             lambda: store.history(self.name, source, key, limit=limit, since=since, until=until)
         )
+
+    async def things(
+        self, source: str | None = None, *, count: int = 100, after: tuple[str, Key] | None = None
+    ) -> Sequence[tuple[str, Key]]:
+        """What has a history, as source and key; `after` is the last one of the page before. Needs a store."""
+        keys = getattr(self._store("things"), "keys", None)
+        if keys is None:
+            raise ConfigurationError("pass a holdfast.memory.MonitorStore: this store cannot say what it has")
+        return list(await self._driver().blocking(lambda: keys(self.name, source, count, after)))
 
     async def plot(self, source: str, key: Key, field: str, *, limit: int = 1000) -> str:
         """A numeric field over time, as an SVG picture."""

@@ -30,6 +30,8 @@ class Change:
     """Seconds since 1970, as the observer said, or the server's time."""
     at: float
     """The server's time when it was found."""
+    trace: str | None = field(default=None, repr=False, compare=False)
+    """The W3C traceparent of the span in which it was observed, where tracing was on."""
 
     @property
     def fields(self) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from holdfast.engine.core import Core
 from holdfast.engine.digest import canonical_json, id_digest, in_key, state_digest, watched
 from holdfast.engine.limits import check_count, check_names, check_seconds
-from holdfast.engine.payload import decode, encode
+from holdfast.engine.payload import decode, encode, trace_of
 from holdfast.errors import ConfigurationError, InvalidId, UnreadablePayload
 from holdfast.keys import encode as encode_id
 from holdfast.keys import id_bytes
@@ -143,7 +143,7 @@ def _change(monitor: str, number: bytes, values: Mapping[bytes, bytes]) -> Chang
         id=number.decode().rjust(16, "0"), monitor=monitor, source=source,
         key=tuple(key) if isinstance(key, list) else key, kind=KINDS.get(values[b"k"], "changed"),
         before=decode(values[b"b"]) if values[b"b"] else None, after=decode(values[b"a"]),
-        observed_at=int(values[b"o"]) / 1e6, at=int(number) / 1e6,
+        observed_at=int(values[b"o"]) / 1e6, at=int(number) / 1e6, trace=trace_of(values[b"i"]),
     )  # fmt: skip
 
 

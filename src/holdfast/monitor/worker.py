@@ -285,8 +285,7 @@ class MonitorWorker:
         try:
             if telling.attempt > LIVES:
                 raise DeliveryFailed(f"look at what ends its workers: {LIVES} attempts came to nothing", retry=False)
-            async with asyncio.timeout(min(subscriber.timeout, left)):
-                detail = await self._sink(subscriber).send(delivery)
+            detail = await self._send(subscriber, delivery, min(subscriber.timeout, left))
         except asyncio.CancelledError:
             # It may have been sent: whoever tells it next sends the same.
             self._driver.background(self._finish(telling, "back", 0.0))
@@ -301,6 +300,18 @@ class MonitorWorker:
                 core.events.emit(
                     Delivered(spec.name, subscriber.name, delivery.id, len(delivery.changes), delivery.attempt, seconds)
                 )
+
+    async def _send(self, subscriber: Subscriber, delivery: Delivery, seconds: float) -> str:
+        tracing = self._core.tracing
+        with contextlib.ExitStack() as around:
+            if tracing is not None:
+                about = {
+                    "collection": self._spec.name, "subscriber": subscriber.name, "delivery": delivery.id,
+                    "attempt": delivery.attempt, "changes": len(delivery.changes),
+                }  # fmt: skip
+                around.enter_context(tracing.span("deliver", (change.trace for change in delivery.changes), about))
+            async with asyncio.timeout(seconds):
+                return await self._sink(subscriber).send(delivery)
 
     async def _failed(
         self, subscriber: Subscriber, telling: Telling, delivery: Delivery, error: Exception, seconds: float

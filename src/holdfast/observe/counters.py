@@ -124,6 +124,11 @@ class Counters:
         ended = self._counts["released"] + self._counts["lost"]
         return self._seconds["hold"] / ended if ended else 0.0
 
+    def counts(self) -> Counter[str]:
+        """How often what happened until now."""
+        with self._lock:
+            return self._counts.copy()
+
     def as_dict(self) -> dict[str, float]:
         """Everything at once, for a health page."""
         with self._lock:

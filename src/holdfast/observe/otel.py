@@ -1,4 +1,4 @@
-"""Events as OpenTelemetry: marks on the current span, and metrics. Needs `holdfast[otel]`."""
+"""Events as OpenTelemetry: spans, marks on the current span, and metrics. Needs `holdfast[otel]`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,9 @@ from holdfast.events import (
     Taken,
     TakenOver,
 )
+from holdfast.observe.logs import without_texts
 from holdfast.observe.outcomes import KINDS, outcomes
+from holdfast.observe.tracing import SpanMaker, plain
 
 _OUTCOMES: dict[type[Event], str] = {
     Taken: "taken", Acked: "acknowledged", Nacked: "given back", Buried: "buried", HandlerFailed: "failed",
@@ -39,9 +41,19 @@ _RUNS: dict[type[Event], str] = {
 class OtelObserver:
     """What happens to a lease, a batch or a run inside a span is recorded there; counts and times go to the meter.
 
-    Span events have the names of locks, users, batches and runs; metrics do not."""
+    There is a span around what each handler of an absorber (`absorb`) or a runner (`run`) does, and around each
+    delivery to a subscriber (`deliver`). With `carry`, the span that is open where something is appended, started or
+    observed goes with it: it is the parent of the span in which that is handled, in whichever process, or linked to it
+    where a batch came from several. Such data is written in a format of its own, which older versions do not read: let
+    every worker have this version before you turn tracing on. `carry=False` writes as before.
 
-    def __init__(self, meter: metrics.Meter | None = None) -> None:
+    Spans and their events have the names of locks, users, batches and runs; metrics do not. Data is in none of them,
+    and of an exception only its kind: its text may be data."""
+
+    def __init__(
+        self, meter: metrics.Meter | None = None, tracer: trace.Tracer | None = None, *, carry: bool = True
+    ) -> None:
+        self.tracing = SpanMaker(tracer, carry=carry)
         meter = meter or metrics.get_meter("holdfast")
         self._acquired = meter.create_counter("holdfast.acquire", description="Attempts to acquire, by outcome")
         self._wait = meter.create_histogram("holdfast.wait", unit="s", description="From asking to the grant")
@@ -62,8 +74,8 @@ class OtelObserver:
         span = trace.get_current_span()
         if span.is_recording():
             attributes = {
-                f"holdfast.{key}": value
-                for key, value in event.as_dict().items()
+                f"holdfast.{key}": plain(value)
+                for key, value in without_texts(event).items()
                 if isinstance(value, (str, int, float))
             }
             span.add_event(f"holdfast.{type(event).__name__.lower()}", attributes)

@@ -32,11 +32,42 @@ from holdfast.events import (
     RunReturned,
     RunStuck,
     RunTaken,
+    ServerWarning,
     Taken,
     TakenOver,
 )
 from holdfast.observe.outcomes import KINDS, outcomes
 
+_KNOWN = {
+    "acquire": ("granted", "refused"),
+    "lost": ("expired", "not renewed in time", "taken away", "forced", "max_hold", "abandoned", "forked"),
+    "renewals": ("renewed", "failed"),
+    "alerts": ("nearly full", "expiring"),
+    "batches": ("taken", "taken again", "acknowledged", "given back", "buried", "failed", "lost"),
+    "runs": (
+        "queued", "taken", "taken again", "completed", "failed", "stopped", "handed back", "stuck", "lost",
+    ),
+    "ids": ("unique", "duplicate"),
+    "claims": ("acquired", "rejected", "duplicate", "lost"),
+    "states": ("first", "changed", "suppressed", "unchanged"),
+    "outages": ("raise", "allow", "deny"),
+    "observations": ("first", "changed", "suppressed", "unchanged", "older", "full"),
+    "deliveries": ("delivered", "failed", "dead"),
+    "fetches": ("first", "changed", "unchanged", "older", "failed", "failing", "recovered"),
+    "told": ("accepted",),
+}  # fmt: skip
+_DROPPED = {
+    "message": ("age", "capacity", "bytes", "unreadable"),
+    "conversation pair": ("age", "capacity", "unreadable"),
+    "session entry": ("entries", "bytes", "tokens", "orphan", "unreadable", "newer"),
+    "change": ("queue full", "gone before it was told", "unreadable"),
+    "dead letter": ("capacity",),
+    "history": ("refused by the store",),
+    "push log": ("capacity",),
+    "run": ("not archived in time",),
+    "run event": ("capacity",),
+}
+"""These are there with 0 from the start: `increase()` does not see the first event of a series that begins with it."""
 _BUCKETS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 5, 10, 30, 60, 300, 1800)
 
 
@@ -81,6 +112,22 @@ class PrometheusObserver:
             "holdfast_delivery_seconds", "What the accepted attempt of a delivery took", registry=registry,
             buckets=_BUCKETS,
         )  # fmt: skip
+        self._warnings = Counter(
+            "holdfast_warnings_total", "Warnings about the server or of what works in the background", registry=registry
+        )
+        self._begin()
+
+    def _begin(self) -> None:
+        single = {
+            "acquire": self._acquired, "lost": self._lost, "renewals": self._renewed, "alerts": self._alerts,
+            "batches": self._batches, "runs": self._runs, **self._counted,
+        }  # fmt: skip
+        for name, values in _KNOWN.items():
+            for value in values:
+                single[name].labels(value)
+        for what, reasons in _DROPPED.items():
+            for reason in reasons:
+                self._dropped.labels(what, reason)
 
     def __call__(self, event: Event) -> None:
         counted = outcomes(event)
@@ -166,3 +213,5 @@ class PrometheusObserver:
                 self._alerts.labels("expiring").inc()
             case ClockJumped():
                 self._jumps.inc()
+            case ServerWarning():
+                self._warnings.inc()

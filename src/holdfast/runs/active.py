@@ -8,7 +8,7 @@ from typing import Any, Self
 
 from holdfast.engine.aio import AsyncDriver
 from holdfast.engine.core import Core
-from holdfast.engine.payload import decode, encode
+from holdfast.engine.payload import decode, encode, trace_of
 from holdfast.engine.scope import AsyncScope
 from holdfast.errors import HoldfastError, InvalidPayload, RunStopped
 from holdfast.keys import Id
@@ -33,8 +33,8 @@ class ActiveRun:
     """
 
     __slots__ = (
-        "__weakref__", "_core", "_driver", "_given", "_outbox", "_scope", "_spec", "_steps", "attempt", "draining",
-        "id", "input", "key", "kind", "result", "saved",
+        "__weakref__", "_core", "_driver", "_given", "_leave_span", "_outbox", "_scope", "_spec", "_steps", "attempt",
+        "draining", "id", "input", "key", "kind", "result", "saved", "trace",
     )  # fmt: skip
 
     def __init__(self, core: Core, driver: AsyncDriver, spec: RunSpec, given: Given) -> None:
@@ -45,6 +45,7 @@ class ActiveRun:
         self._outbox = Outbox(core, spec, given)
         self._steps = dict(given.steps)
         self._scope: AsyncScope | None = None
+        self._leave_span: Callable[[BaseException | None], None] | None = None
         given.hold.adopted = True
         self.id: Id = decode_id(given.place.run)
         self.key = given.key
@@ -53,6 +54,8 @@ class ActiveRun:
         """1 the first time; higher when it had an owner before."""
         self.input, self.saved = owning.readable(given)
         """What it was started with; and what the last checkpoint saved, None if there was none."""
+        self.trace = trace_of(given.input)
+        """The W3C traceparent of the span in which it was started, where tracing was on; else None."""
         self.result: Any = None
         """What the run leaves behind when it ends, unless the handler returns something."""
         self.draining = False
@@ -149,11 +152,26 @@ class ActiveRun:
 
     async def __aenter__(self) -> Self:
         self._scope = AsyncScope(self._given.hold)
+        if self._core.tracing is not None:
+            self._leave_span = self._core.enter_span("run", [self.trace], owning.about(self._spec, self._given))
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        leave_span, self._leave_span = self._leave_span, None
+        if leave_span is None:
+            await self._leave(error)
+            return
+        try:
+            await self._leave(error)
+        except BaseException as raised:
+            error = raised
+            raise
+        finally:
+            leave_span(error)
+
+    async def _leave(self, error: BaseException | None) -> None:
         scope, self._scope = self._scope, None
         assert scope is not None
         hold = self._given.hold

@@ -45,9 +45,12 @@ def owner_part(core: Core) -> str:
 
 def start(core: Core, spec: RunSpec, run: Id, data: Any, key: Id | None, conflict: str) -> Flow[Run]:
     place, part, payload = spec.place(run), key_part(key), encode(data, spec.max_data)
+    digest = spec.digest(part, payload)
+    if core.tracing is not None:
+        payload = core.carried() + payload
     args = (
-        place.run, spec.digest(part, payload), spec.limits, part, conflict, spec.kind, payload, spec.waiting,
-        spec.queued, int(spec.archive),
+        place.run, digest, spec.limits, part, conflict, spec.kind, payload, spec.waiting, spec.queued,
+        int(spec.archive),
     )  # fmt: skip
     reply = yield from ask(core, spec, "runs/start", (place.key,), args, key=place.run)
     word = reply[0]

@@ -41,10 +41,12 @@ def claim(
 ) -> Flow[Given]:
     """Cancelled in the middle, it gives back what may have been taken."""
     place, part, payload = spec.place(run), key_part(key), encode(data, spec.max_data)
-    token, asked = core.new_token(), core.clock()
+    token, asked, digest = core.new_token(), core.clock(), spec.digest(part, payload)
+    if core.tracing is not None:
+        payload = core.carried() + payload
     args = (
-        place.run, spec.digest(part, payload), spec.limits, part, spec.kind, payload, token, owner_part(core),
-        int(lease * 1000), attempts, int(spec.archive),
+        place.run, digest, spec.limits, part, spec.kind, payload, token, owner_part(core), int(lease * 1000), attempts,
+        int(spec.archive),
     )  # fmt: skip
     try:
         reply = yield from ask(core, spec, "runs/claim", (place.key,), args, key=place.run)
@@ -243,6 +245,14 @@ def flags(core: Core, spec: RunSpec, holds: Sequence[Hold], active: Callable[[st
             hold.ask_to_stop()
         elif flag == 0 and active(hold.token) and not hold.over and hold.lose("taken away"):
             core.end_lost(hold)
+
+
+def about(spec: RunSpec, given: Given) -> dict[str, object]:
+    """What its span says."""
+    return {
+        "collection": spec.name, "run": str(decode_id(given.place.run)), "key": shown(given.key),
+        "attempt": given.attempt, "fence": given.hold.fence,
+    }  # fmt: skip
 
 
 def readable(given: Given) -> tuple[Any, Any]:

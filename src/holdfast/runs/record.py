@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from holdfast.engine.payload import decode
-from holdfast.errors import ConfigurationError, NewerPayload, ServerError, UnreadablePayload
+from holdfast.errors import InvalidId, NewerPayload, ServerError, UnreadablePayload
 from holdfast.keys import Id
 from holdfast.keys import decode as decode_id
 from holdfast.runs.spec import ENDED, HEAD, PER_EVENT, STATES
@@ -82,10 +82,10 @@ class Event:
 
 
 def position(text: str) -> Position:
-    """Raises ConfigurationError for text that is no id of an event."""
+    """Raises InvalidId for text that is no id of an event."""
     found = _POSITION.fullmatch(text) if isinstance(text, str) else None
     if found is None:
-        raise ConfigurationError(f"pass the id of an event as it came, like 1763210000000-0, not {text!r}")
+        raise InvalidId(f"pass the id of an event as it came, like 1763210000000-0, not {text!r}")
     return int(found[1]), int(found[2])
 
 

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from holdfast.engine.aio import AsyncDriver
 from holdfast.engine.calling import in_thread
 from holdfast.engine.core import Core
-from holdfast.engine.payload import encode
+from holdfast.engine.payload import encode, trace_of
 from holdfast.engine.signals import LOOK
 from holdfast.errors import (
     HoldfastError,
@@ -54,6 +54,8 @@ class Outcome(NamedTuple):
     reason: str = ""
     result: bytes = b""
     delay: float = 0.0
+    error: str = ""
+    """Of which kind it was, where there was one."""
 
 
 class RunWorker:
@@ -188,7 +190,7 @@ class RunWorker:
     async def _stuck(self, run: Id) -> None:
         if self._core.events:
             self._core.events.emit(RunStuck(self._spec.name, str(run), self._spec.stuck))
-        else:
+        if not self._core.events.observed:
             self._core.warn(f"{self._spec.name}: run {run!r} has made no progress for {self._spec.stuck:g} s")
         if self._runner.stop_stuck:
             try:
@@ -227,6 +229,15 @@ class RunWorker:
     # -- one run ------------------------------------------------------------------------------------------------
 
     async def _own(self, given: Given) -> None:
+        tracing = self._core.tracing
+        if tracing is None:
+            await self._carry_out(given)
+            return
+        with tracing.span("run", [trace_of(given.input)], owning.about(self._spec, given)) as failed:
+            failed(await self._carry_out(given))
+
+    async def _carry_out(self, given: Given) -> str:
+        """Answers which kind of error there was; nothing: none."""
         try:
             run = self._make_run(given)
         except UnreadablePayload as error:
@@ -236,15 +247,17 @@ class RunWorker:
             await self._driver.run(
                 owning.settle(self._core, self._spec, given, 1, b"", end.word, end.reason, end.result, end.delay)
             )
-            return
+            return type(error).__name__
         run.draining = self._stopping
         self._active[given.hold.token] = run
         try:
             outcome = await self._execute(run)
         finally:
             del self._active[given.hold.token]
-        if outcome is not None:
-            await self._settle(run, outcome)
+        if outcome is None:
+            return "LeaseLost"
+        await self._settle(run, outcome)
+        return outcome.error
 
     async def _execute(self, run: Any) -> Outcome | None:
         """Run the handler until it returns, is told to stop, takes too long or loses the run. None: it is lost."""
@@ -282,7 +295,8 @@ class RunWorker:
         return self._too_late() if late else self._outcome(run, handler)
 
     def _too_late(self) -> Outcome:
-        return Outcome("failed", f"TimeoutError: the handler took longer than {self._runner.timeout:g} s")
+        text = f"TimeoutError: the handler took longer than {self._runner.timeout:g} s"
+        return Outcome("failed", text, error="TimeoutError")
 
     def _tell(self, changed: asyncio.Event) -> None:
         with contextlib.suppress(RuntimeError):
@@ -317,7 +331,8 @@ class RunWorker:
 
     def _outcome(self, run: Any, handler: asyncio.Task[Any]) -> Outcome:
         if not handler.done() or handler.cancelled():
-            return Outcome("stopped") if run.stopping else Outcome("failed", "the handler was cancelled")
+            cancelled = Outcome("failed", "the handler was cancelled", error="CancelledError")
+            return Outcome("stopped") if run.stopping else cancelled
         error = handler.exception()
         if error is None:
             result = handler.result()
@@ -330,11 +345,11 @@ class RunWorker:
         if isinstance(error, RunStopped):
             return Outcome("stopped")
         if isinstance(error, NewerPayload):
-            return Outcome("uncounted", "", b"", LATER)
+            return Outcome("uncounted", "", b"", LATER, "NewerPayload")
         text = f"{type(error).__name__}: {error}"
-        if not self._core.events:  # nobody observes: a mistake in a handler must still be seen somewhere
+        if not self._core.events.observed:  # nobody observes: a mistake in a handler must still be seen somewhere
             logging.getLogger("holdfast").warning("a handler of %s failed", self._spec.name, exc_info=error)
-        return Outcome("failed", text)
+        return Outcome("failed", text, error=type(error).__name__)
 
     async def _call(self, run: Any) -> Any:
         handler = self._runner.handler

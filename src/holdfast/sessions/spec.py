@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from holdfast.engine.core import Core
 from holdfast.engine.limits import check_count, check_seconds
-from holdfast.errors import ConfigurationError
+from holdfast.errors import ConfigurationError, InvalidId
 from holdfast.keys import Id, decode, encode, id_bytes, shard_of
 from holdfast.sessions.entry import FORMAT, CountTokens, Draft
 from holdfast.sessions.entry import encode as encode_entry
@@ -107,11 +107,11 @@ class Spec:
 
 
 def entry_id(value: str) -> bytes:
-    """The bytes of an entry's id, or ConfigurationError."""
+    """The bytes of an entry's id, or InvalidId."""
     try:
         raw = bytes.fromhex(value)
     except (TypeError, ValueError):
         raw = b""
     if len(raw) != 10:
-        raise ConfigurationError(f"pass the id that a save answered, not {value!r}")
+        raise InvalidId(f"pass the id that a save answered, not {value!r}")
     return raw

@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from holdfast.engine.core import Core
-from holdfast.engine.payload import decode, encode
+from holdfast.engine.payload import decode, encode, trace_of
 from holdfast.engine.scope import ThreadScope
 from holdfast.engine.threads import ThreadDriver
 from holdfast.errors import HoldfastError, InvalidPayload, RunStopped
@@ -34,8 +34,8 @@ class ActiveRun:
     """
 
     __slots__ = (
-        "__weakref__", "_core", "_driver", "_given", "_outbox", "_scope", "_spec", "_steps", "attempt", "draining",
-        "id", "input", "key", "kind", "result", "saved",
+        "__weakref__", "_core", "_driver", "_given", "_leave_span", "_outbox", "_scope", "_spec", "_steps", "attempt",
+        "draining", "id", "input", "key", "kind", "result", "saved", "trace",
     )  # fmt: skip
 
     def __init__(self, core: Core, driver: ThreadDriver, spec: RunSpec, given: Given) -> None:
@@ -46,6 +46,7 @@ class ActiveRun:
         self._outbox = Outbox(core, spec, given)
         self._steps = dict(given.steps)
         self._scope: ThreadScope | None = None
+        self._leave_span: Callable[[BaseException | None], None] | None = None
         given.hold.adopted = True
         self.id: Id = decode_id(given.place.run)
         self.key = given.key
@@ -54,6 +55,8 @@ class ActiveRun:
         """1 the first time; higher when it had an owner before."""
         self.input, self.saved = owning.readable(given)
         """What it was started with; and what the last checkpoint saved, None if there was none."""
+        self.trace = trace_of(given.input)
+        """The W3C traceparent of the span in which it was started, where tracing was on; else None."""
         self.result: Any = None
         """What the run leaves behind when it ends, unless the handler returns something."""
         self.draining = False
@@ -150,11 +153,26 @@ class ActiveRun:
 
     def __enter__(self) -> Self:
         self._scope = ThreadScope(self._given.hold)
+        if self._core.tracing is not None:
+            self._leave_span = self._core.enter_span("run", [self.trace], owning.about(self._spec, self._given))
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        leave_span, self._leave_span = self._leave_span, None
+        if leave_span is None:
+            self._leave(error)
+            return
+        try:
+            self._leave(error)
+        except BaseException as raised:
+            error = raised
+            raise
+        finally:
+            leave_span(error)
+
+    def _leave(self, error: BaseException | None) -> None:
         scope, self._scope = self._scope, None
         assert scope is not None
         hold = self._given.hold

@@ -6,11 +6,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from holdfast.buffers import flows, holding, letters
+from holdfast.buffers import flows, holding, letters, tickets
 from holdfast.buffers.holding import Terms
-from holdfast.buffers.letters import BufferStats, BufferTotals, DeadLetter
+from holdfast.buffers.letters import BufferStats, BufferTotals, DeadLetter, UserStats
 from holdfast.buffers.message import Appended, Message
 from holdfast.buffers.spec import DEADLINE, MAX_BATCH, MAX_LEASE, MIN_TTL, BufferSpec
+from holdfast.buffers.tickets import BatchTicket
 from holdfast.engine.core import Core
 from holdfast.engine.limits import check_count, check_seconds
 from holdfast.engine.payload import encode
@@ -34,6 +35,11 @@ class Buffer:
         self._driver = driver
         self._spec = spec
         self.name = spec.name
+
+    @property
+    def capacity(self) -> int:
+        """How many messages of a user may wait."""
+        return self._spec.capacity
 
     def __repr__(self) -> str:
         return f"<Buffer {self.name} capacity={self._spec.capacity} ttl={self._spec.ttl:g}>"
@@ -88,6 +94,33 @@ class Buffer:
         taking = driver.run(holding.take(self._core, self._spec, self._spec.place(user), terms, driver.home()))
         return None if taking is None else Batch(self._core, driver, self._spec, taking, terms)
 
+    def ticket(
+        self, user: Id, limit: int = MAX_BATCH, *, lease: float | None = None, max_attempts: int | None = None
+    ) -> BatchTicket | None:
+        """As `take`, for a worker outside this process: nobody renews the lease but whoever has the token, and closing
+        the client does not give the batch back. Raises NotAcquired while a batch of the user is in flight."""
+        terms = self._terms(limit, lease, max_attempts, None)
+        return self._driver().run(tickets.take(self._core, self._spec, user, terms))
+
+    def renew_ticket(self, user: Id, token: str, *, lease: float | None = None) -> float:
+        """Let a batch stay its holder's for `lease` seconds from now on. Answers the seconds. Raises LeaseLost."""
+        seconds = self._terms(1, lease, None, None).lease
+        return self._driver().run(tickets.renew(self._core, self._spec, user, token, seconds))
+
+    def ack_ticket(self, user: Id, token: str, fence: int, ids: Sequence[str] | None = None) -> int:
+        """Remove the batch, or only the messages with these ids. Answers how many messages of it are left.
+
+        Safe to repeat: a second acknowledgement answers 0. Raises LeaseLost if it is somebody else's by now."""
+        return self._driver().run(tickets.ack(self._core, self._spec, user, token, fence, ids))
+
+    def nack_ticket(
+        self, user: Id, token: str, *, delay: float = 0.0, error: str = "", max_attempts: int | None = None
+    ) -> bool:
+        """Give a batch back, to be handed out again after `delay` seconds. True if it went to the dead letters."""
+        check_seconds("delay", delay, 0.0, MAX_LEASE)
+        attempts = self._terms(1, None, max_attempts, None).attempts
+        return self._driver().run(tickets.nack(self._core, self._spec, user, token, float(delay), attempts, str(error)))
+
     def pop(self, user: Id, limit: int = 1) -> list[Message]:
         """Remove and answer the oldest messages that are ready: at most once. If this process dies, or the reply is
         lost (Indeterminate), they are gone. Use `take` for messages that must not be lost."""
@@ -114,6 +147,21 @@ class Buffer:
     def totals(self) -> BufferTotals:
         """The numbers of all users together, from the shards' indexes: the key space is not scanned."""
         return self._driver().run(letters.totals(self._core, self._spec))
+
+    def due(self, count: int = 50) -> list[Id]:
+        """Users whom a worker should look at now, the most overdue first: their triggers say so, or a batch of theirs
+        was given back or lost. From indexes: nothing is scanned."""
+        return self._driver().run(letters.due(self._core, self._spec, count))
+
+    def largest(self, count: int = 50, *, offset: int = 0) -> list[UserStats]:
+        """Users with the most waiting messages, of those with sixteen and more. From indexes: nothing is scanned.
+
+        They are indexed by about how many wait, and shown with how many do: near neighbours may be out of place."""
+        return self._driver().run(letters.users(self._core, self._spec, True, count, offset))
+
+    def oldest(self, count: int = 50, *, offset: int = 0) -> list[UserStats]:
+        """Users whose oldest message has waited longest. From indexes: nothing is scanned."""
+        return self._driver().run(letters.users(self._core, self._spec, False, count, offset))
 
     def flush(self, user: Id) -> bool:
         """Let a worker take what waits now, whatever its triggers say. False if nothing waits."""

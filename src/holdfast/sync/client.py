@@ -11,12 +11,13 @@ from typing import Any, ParamSpec, Self, TypeVar
 
 from holdfast.buffers.absorber import Absorber, Handler, make_absorber
 from holdfast.buffers.spec import BufferSpec
-from holdfast.engine.checks import check_server, command
+from holdfast.engine.checks import ask, check_scripts, check_server, command
 from holdfast.engine.core import Core
 from holdfast.engine.limits import check_count
 from holdfast.engine.threads import ThreadDriver
 from holdfast.errors import ConfigurationError
 from holdfast.events import Observer
+from holdfast.fleet.reporter import Reporter
 from holdfast.keys import Id
 from holdfast.locks import admin, flows
 from holdfast.locks.inspect import AuditEntry, LockInfo
@@ -32,6 +33,7 @@ from holdfast.runs.spec import RunSpec
 from holdfast.sessions.entry import CountTokens
 from holdfast.settings import Settings
 from holdfast.sync.buffer import Buffer
+from holdfast.sync.fleet import Fleet
 from holdfast.sync.lease import Lease
 from holdfast.sync.lock import AllLocks, Lock, ReadWriteLock, Semaphore
 from holdfast.sync.monitoring import MonitorCalls
@@ -69,6 +71,7 @@ class Holdfast(OnceCalls, MonitorCalls):
         self._spaces: dict[str, Space] = {}
         self._monitors: dict[str, MonitorWorker] = {}
         self._parts: dict[str, MonitorParts] = {}
+        self._reporter: Reporter | None = None
         self._work: Work | None = None
         self._stop_wanted = False
 
@@ -88,7 +91,16 @@ class Holdfast(OnceCalls, MonitorCalls):
         except BaseException:
             self.close()
             raise
+        if self._core.settings.report:
+            self._report()
         return self
+
+    def _report(self) -> None:
+        from holdfast import __version__  # here, because the package imports this file
+
+        self._reporter = Reporter(self._core, __version__)
+        self._core.on_fork = self._reporter.after_fork
+        self._reporter.start()
 
     def close(self) -> None:
         """Release every lease that is still held, and disconnect. What cannot be released ends by itself."""
@@ -99,6 +111,8 @@ class Holdfast(OnceCalls, MonitorCalls):
             return
         try:
             driver.run(flows.release_tokens(self._core))
+            if self._reporter is not None:
+                driver.run(self._reporter.last())
         finally:
             driver.close()
             self._core.disconnect()
@@ -117,6 +131,31 @@ class Holdfast(OnceCalls, MonitorCalls):
         self._driver.run(command(self._core, "PING"))
         return self._core.clock() - started
 
+    def command(self, *words: str | bytes | int, node: int | None = None) -> Any:
+        """Ask the server something that changes nothing, such as `INFO`, for tools. Answers as the server does.
+
+        On a cluster it is one of its servers, or the one with this place in `servers()`. Raises ServerError where the
+        server answers with an error."""
+        return self._driver.run(ask(self._core, *words, node=node))
+
+    def servers(self) -> list[str]:
+        """The addresses of the servers that have keys of ours: one, or each primary of a cluster."""
+        return [f"{host}:{port}" if port else str(host) for host, port in self._core.topology.addresses()]
+
+    def check_scripts(self) -> dict[str, str]:
+        """Load every script on every server: by name, what the server says of it; empty: nothing is wrong."""
+        return self._driver.run(check_scripts(self._core))
+
+    @property
+    def shown(self) -> str:
+        """The URL of the server, without a password."""
+        return self._core.target.shown
+
+    @property
+    def fleet(self) -> Fleet:
+        """Which processes there are, what they do together, and what operators did."""
+        return Fleet(self._core, lambda: self._driver)
+
     @property
     def settings(self) -> Settings:
         """The settings in force."""
@@ -124,7 +163,7 @@ class Holdfast(OnceCalls, MonitorCalls):
 
     def observe(self, observer: Observer) -> None:
         """Call this with every event from now on."""
-        self._core.events.add(observer)
+        self._core.observe(observer)
 
     @property
     def _driver(self) -> ThreadDriver:
@@ -241,6 +280,7 @@ class Holdfast(OnceCalls, MonitorCalls):
             conversations=s.conversations if conversations is None else conversations,
             conversation_ttl=s.conversation_ttl if conversation_ttl is None else conversation_ttl,
         )  # fmt: skip
+        self._core.use("buffer", name)
         return Buffer(self._core, lambda: self._driver, spec)
 
     def absorber(
@@ -284,10 +324,15 @@ class Holdfast(OnceCalls, MonitorCalls):
             [*self._archivers.values(), *self._settlers.values(), *self._monitors.values()],
         )  # fmt: skip
         driver, self._work = self._driver, work
+        self._core.working = (
+            *(f"buffer:{name}" for name in self._absorbers), *(f"runs:{name}" for name in self._runners),
+            *(f"gate:{name}" for name in self._settlers), *(f"monitor:{name}" for name in self._monitors),
+        )  # fmt: skip
         try:
             if not self._stop_wanted:
                 driver.host(work.run)
         finally:
+            self._core.working = ()
             self._work, self._stop_wanted = None, False
 
     def stop_work(self) -> None:
@@ -320,6 +365,7 @@ class Holdfast(OnceCalls, MonitorCalls):
             retention=retention, max_events=max_events, max_event_bytes=max_event_bytes, emit_delay=emit_delay,
             max_waiting=max_waiting, max_queued=max_queued, stuck_after=stuck_after, archive=archive,
         )  # fmt: skip
+        self._core.use("runs", name)
         return Runs(self._core, lambda: self._driver, spec)
 
     def runner(
@@ -367,6 +413,7 @@ class Holdfast(OnceCalls, MonitorCalls):
         settings. `max_tokens` bounds it too, counted by `count_tokens`, a function of a message (a dict with role,
         content, tool_calls, …) that answers a whole number; without it a token is taken for four bytes as stored.
         Bounds are applied by whoever saves: let everybody name the same."""
+        self._core.use("sessions", name)
         return Sessions(
             self._core, lambda: self._driver, name, max_entries=max_entries, ttl=ttl, max_tokens=max_tokens,
             max_bytes=max_bytes, count_tokens=count_tokens,
@@ -378,9 +425,13 @@ class Holdfast(OnceCalls, MonitorCalls):
         """Holders and waiters of a mutex (`lock`), read/write lock (`rw`) or semaphore (`sem`)."""
         return self._driver.run(admin.inspect(self._core, place(self._core, _kind(kind), name)))
 
-    def list_locks(self, count: int = 100) -> list[LockInfo]:
+    def list_locks(self, count: int = 100, *, offset: int = 0) -> list[LockInfo]:
         """Locks in use, at most `count`. Looked up in the shards' indexes; the key space is never scanned."""
-        return self._driver.run(admin.look_at_all(self._core, count))
+        return self._driver.run(admin.look_at_all(self._core, count, offset))
+
+    def count_locks(self) -> int:
+        """How many locks are in use."""
+        return self._driver.run(admin.count_locks(self._core))
 
     def force_release(
         self, name: Id, *, reason: str, by: str = "", kind: str = "lock", fence: int | None = None

@@ -132,6 +132,7 @@ class OnceCalls:
             self._core, space, window=window, trailing=trailing, fields=fields, ignore=ignore, keep=keep,
             policy=on_outage,
         )  # fmt: skip
+        self._core.use("gate", space)
         return Gate(self._core, lambda: self._driver, spec)
 
     def settled(self, gate: Gate, *, lease: float = 30.0) -> Callable[[N], N]:
@@ -155,6 +156,7 @@ class OnceCalls:
             if len(self._spaces) >= KNOWN_SPACES:
                 self._spaces.clear()
             known = self._spaces[name] = Space(self._core, name)
+            self._core.use("once", name)
         return known
 
     def _within(self, within: float | None) -> float:

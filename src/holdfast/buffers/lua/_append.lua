@@ -12,6 +12,10 @@ if known and count_in == 1 and not repeated and #ARGV == 4 then
     call('RPUSH', key, op .. pack_('>I2I6', 0, last) .. ARGV[3 + count_in])
     write()
     call('PEXPIRE', key, life())
+    if n % 16 == 0 and size_class(n) > size_class(n - 1) then
+      base = string.sub(key, 1, #key - #member - 2)
+      rank('big', n)
+    end
     return {'stored', n, now - oldest}
   end
 end
@@ -27,7 +31,7 @@ if not known then
   -- Somebody's buffer may have ended with nobody there to count it: two looks for each new one keep the index clean.
   for _, user in ipairs(call('ZRANGEBYSCORE', base .. 'due', '-inf', now, 'LIMIT', 0, 2)) do
     if call('EXISTS', base .. 'u:' .. user) == 0 then
-      call('ZREM', base .. 'due', user)
+      for _, index in ipairs({'due', 'old', 'big'}) do call('ZREM', base .. index, user) end
       count('vanished', 1)
     end
   end

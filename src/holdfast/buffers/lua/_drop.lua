@@ -110,6 +110,9 @@ end
 local function finish(quietly, number)
   if b == 0 then expire() end
   schedule(quietly, number)
+  local first = n > 0 and oldest or 0
+  if first ~= known_oldest then rank('old', first) end
+  if size_class(n) ~= size_class(known_n) then rank('big', size_class(n) > 0 and n or 0) end
   if n == 0 and b == 0 then
     call('DEL', key, base .. 'a:' .. member)
     return

@@ -9,6 +9,9 @@
 -- base .. r:<user>   string an operation of this user was repeated: look closer, the first request may come last
 -- base .. x:<batch>  list   dead letter
 -- base .. due        zset   users by the time somebody must look at them, and `!` with the last fence
+-- base .. old        zset   users by the time of their oldest waiting message
+-- base .. big        zset   users with sixteen waiting messages and more, by how many about: brought up to date when that
+--                           doubles or halves, so that most appends need not
 -- base .. idle       zset   workers by the time of their last look
 -- base .. dead       zset   dead letters by time
 -- base .. stat       hash   triggers of the absorber, counters
@@ -27,16 +30,19 @@ local key, base, member
 local n, bytes, oldest, last, due, thr, age, quiet, ttl, np, again, force
 local b, bc, attempt, batch, fence, deadline, nf, span, token
 local popped
+local known_n, known_oldest
 
 -- False if there is no record.
 local function read(meta)
   b, bc, attempt, batch, fence, deadline, nf, span, token, popped = 0, 0, 0, 0, 0, 0, 0, 0, '', false
   if not meta then
     n, bytes, oldest, last, due, thr, age, quiet, ttl, np, again, force = 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0
+    known_n, known_oldest = 0, 0
     return false
   end
   local version
   version, n, bytes, oldest, last, due, thr, age, quiet, ttl, np, again, force = unpack_(META, meta)
+  known_n, known_oldest = n, oldest
   if version ~= 1 then error('run a newer version here: a newer one wrote this buffer') end
   if #meta > META_SIZE then
     b, bc, attempt, batch, fence, deadline, nf, span = unpack_(HELD, meta, META_SIZE + 1)

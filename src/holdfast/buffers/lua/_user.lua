@@ -11,6 +11,20 @@ local function write()
   end
 end
 
+-- Where the user is among the oldest or the largest; 0: nowhere.
+local function rank(index, score)
+  if score == 0 then
+    call('ZREM', base .. index, member)
+  elseif call('ZADD', base .. index, score, member) > 0 then
+    local kept, wanted = call('PTTL', base .. index), math.max(604800000, 2 * (ttl + GRACE))
+    if kept < wanted / 2 then call('PEXPIRE', base .. index, wanted) end
+  end
+end
+
+local function size_class(number)
+  return number < 16 and 0 or math.floor(math.log(number) / math.log(2) + 1e-9)
+end
+
 -- What waits lives until the last of it is too old; a batch as long again after nobody has it.
 local function life()
   local ends = last + ttl

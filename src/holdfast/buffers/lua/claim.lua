@@ -49,6 +49,8 @@ for _ = 1, 64 do
     call('ZADD', KEYS[1], now + GRACE, member)
   elseif not known then
     call('ZREM', KEYS[1], member)
+    rank('old', 0)
+    rank('big', 0)
     count('vanished', 1)
   elseif at == 0 or at > now then
     finish(true)

@@ -35,6 +35,8 @@ if b > 0 and token ~= '' and deadline > now then
 end
 call('DEL', key, base .. 'c:' .. member, base .. 'a:' .. member, base .. 'g:' .. member, base .. 'r:' .. member)
 call('ZREM', base .. 'due', member)
+rank('old', 0)
+rank('big', 0)
 for _, name in ipairs(call('ZRANGE', base .. 'dead', 0, -1)) do
   if call('LINDEX', base .. 'x:' .. name, 1) == member then
     removed = removed + unpack_('>I3', call('LINDEX', base .. 'x:' .. name, 0), 8)

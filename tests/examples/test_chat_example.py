@@ -3,73 +3,35 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 import re
-import signal
-import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import httpx
 import pytest
-from sse import Sent, all_of, reading
+from example_processes import Processes
 
+from adapters.sse import Sent, all_of, reading
 from holdfast.testing import LocalServer
-from support.conditions import until_blocking
+from support.conditions import until
 
 ROOT = Path(__file__).parents[2]
 CHAT = ROOT / "examples" / "chat"
 WORDS = 100
 
 
-class Processes:
-    """Processes of the example, with their output in files. All of them are gone at the end."""
-
-    def __init__(self, directory: Path, url: str) -> None:
-        self._directory = directory
-        self._running: list[subprocess.Popen[bytes]] = []
-        self._env = {name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST_")}
-        self._env |= {"HOLDFAST_URL": url, "HOLDFAST_TTL": "1.5", "CHAT_PACE": "0.01", "CHAT_WORDS": str(WORDS)}
-
-    def start(self, *command: str) -> tuple[subprocess.Popen[bytes], Path]:
-        log = self._directory / f"{len(self._running)}.log"
-        with log.open("wb") as out:
-            process = subprocess.Popen(
-                [sys.executable, *command], cwd=CHAT, env=self._env, stdout=out, stderr=out, start_new_session=True
-            )
-        self._running.append(process)
-        return process, log
-
-    def web(self, *options: str) -> str:
-        """The address that it prints."""
-        process, log = self.start("app.py", "--port", "0", *options)
-
-        def address() -> re.Match[str] | None:
-            assert process.poll() is None, log.read_text("utf-8")
-            return re.search(r"chat on (http://127\.0\.0\.1:\d+)\n", log.read_text("utf-8"))
-
-        return until_blocking(address, within=20, what="the address")[1]
-
-    def worker(self) -> subprocess.Popen[bytes]:
-        return self.start("-m", "holdfast.cli", "work", "answers:hf")[0]
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for process in self._running:
-            if process.poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+def chat_processes(home: Path, url: str) -> Processes:
+    env = {"CHAT_PACE": 0.01, "CHAT_WORDS": WORDS, "CHAT_MEMORY": f"sqlite:///{home}/chat.db", "CHAT_QUIET": 0.5}
+    return Processes("chat", home, url, **env)
 
 
 @pytest.fixture(scope="module")
 def together(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """All in one process, with the server that comes with it."""
-    with Processes(tmp_path_factory.mktemp("chat"), "embedded:") as processes:
-        yield processes.web()
+    with chat_processes(tmp_path_factory.mktemp("chat"), "embedded:") as processes:
+        yield processes.web("app.py", "--port", "0")
 
 
 @pytest.fixture
@@ -162,12 +124,39 @@ async def test_who_reloads_goes_on_where_it_was(chat: httpx.AsyncClient) -> None
     assert (await chat.get(path, headers={"Last-Event-ID": seen[-1].id})).status_code == 204
 
 
+async def test_what_was_said_is_shown_to_the_model_and_remembered(chat: httpx.AsyncClient) -> None:
+    # Given a chat with one answer, and one that was stopped
+    first = await ask(chat, "memory", "How do crabs count?")
+    await all_of(chat, f"/runs/{first['id']}/events")
+    stopped = await ask(chat, "memory", "never mind")
+    await chat.post(f"/runs/{stopped['id']}/stop", json={})
+    await all_of(chat, f"/runs/{stopped['id']}/events")
+    # when there is another question
+    second = await ask(chat, "memory", "And who counts the crabs?")
+    events = await all_of(chat, f"/runs/{second['id']}/events")
+    # expect the model to have been shown what came before, and all of it in the session, once
+    assert "That is question 2." in as_the_page_shows_it(events)
+    turns = (await chat.get("/chats/memory/turns")).json()
+    assert [turn["text"] for turn in turns[::2]] == ["How do crabs count?", "And who counts the crabs?"]
+    assert [turn["role"] for turn in turns] == ["user", "assistant"] * 2
+    assert turns[1]["text"] + " " == whole_answer("How do crabs count?")
+
+    # and, when it has been quiet for a while, in long-term memory, until it is forgotten
+    async def remembered() -> bool:
+        return len((await chat.get("/chats/memory/memory?q=crabs")).json()) == 2
+
+    await until(remembered, what="both in memory")
+    assert (await chat.delete("/chats/memory")).json() == {"memories": 2}
+    assert (await chat.get("/chats/memory/memory")).json() == (await chat.get("/chats/memory/turns")).json() == []
+
+
 async def test_the_page_and_what_is_refused(chat: httpx.AsyncClient) -> None:
     page = await chat.get("/")
     assert page.headers["content-type"].startswith("text/html")
     assert not re.search(r"(src|href)=|@import|https?://", page.text), "nothing from elsewhere"
     assert (await chat.get("/", headers={"Host": "evil.example"})).status_code == 400
-    assert (await chat.get("/runs/nobody")).status_code == 404
+    gone = await chat.get("/runs/nobody")
+    assert (gone.status_code, gone.json()["type"]) == (404, "urn:holdfast:problem:run-gone")
     assert (await chat.post("/runs/nobody/stop", json={})).status_code == 404
     assert (await chat.get("/runs/nobody/events")).status_code == 404
     assert (await chat.post("/chats/x/runs", json={"prompt": ""})).status_code == 422
@@ -175,9 +164,10 @@ async def test_the_page_and_what_is_refused(chat: httpx.AsyncClient) -> None:
 
 async def test_when_the_worker_is_killed_the_stream_goes_on(tmp_path: Path) -> None:
     # Given a web process and two workers, and a reader in the middle of an answer
-    with LocalServer() as server, Processes(tmp_path, server.url) as processes:
-        workers = {str(worker.pid): worker for worker in (processes.worker(), processes.worker())}
-        async with httpx.AsyncClient(base_url=processes.web("--no-runner"), timeout=20) as chat:
+    with LocalServer() as server, chat_processes(tmp_path, server.url) as processes:
+        workers = {str(worker.pid): worker for worker in processes.workers("answers:hf", 2)}
+        address = processes.web("app.py", "--port", "0", "--no-runner")
+        async with httpx.AsyncClient(base_url=address, timeout=20) as chat:
             run = await ask(chat, "crash")
             path = f"/runs/{run['id']}"
             async with reading(chat, f"{path}/events") as events:

@@ -1,0 +1,1 @@
+"""The fleet: which processes there are, what they do together, and what operators did."""

@@ -1,0 +1,265 @@
+"""Who may do what: tokens with scopes, compared in constant time; loopback without one."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import ipaddress
+import secrets
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from http.cookies import CookieError, SimpleCookie
+from urllib.parse import parse_qsl, quote
+
+from starlette.requests import HTTPConnection, Request
+from starlette.responses import RedirectResponse, Response
+
+from holdfast import ConfigurationError, HoldfastError
+from holdfast.node.problems import Refused
+from holdfast.node.state import node_of
+from holdfast.settings import NodeSettings
+
+SCOPES = ("read", "write", "operate")
+SHORTEST = 16
+COOKIE = "holdfast_session"
+LONGEST_FORM = 8192
+KNOWN_PEERS = 4096
+GUESSES = 5.0
+"""Wrong tokens in a second that one address may try."""
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who asks."""
+
+    name: str
+    scopes: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """One token. Only its digest is kept."""
+
+    name: str
+    scopes: frozenset[str]
+    digest: bytes = field(repr=False)
+
+    def session(self) -> str:
+        """What a browser that signed in with it keeps instead of it. Another token makes it worthless."""
+        mark = hmac.new(self.digest, b"holdfast browser session", hashlib.sha256).hexdigest()
+        return f"{quote(self.name, safe='')}.{mark}"
+
+
+@dataclass(slots=True)
+class Bucket:
+    """So many in a second, and twice as many at once."""
+
+    rate: float
+    left: float
+    at: float
+
+    def take(self, now: float, cost: float) -> float:
+        """0.0, or how many seconds to wait."""
+        self.left = min(2 * self.rate, self.left + (now - self.at) * self.rate)
+        self.at = now
+        if self.left < 1:
+            return (1 - self.left) / self.rate
+        self.left -= cost
+        return 0.0
+
+
+class Access:
+    """The tokens of a node, and how much each caller may still do."""
+
+    def __init__(self, config: NodeSettings) -> None:
+        self.tokens = tokens_of(config)
+        self.hosts = frozenset(config.hosts.lower().split())
+        self._rate = config.rate
+        self._buckets: dict[str, Bucket] = {}
+
+    def caller(self, connection: HTTPConnection) -> Caller:
+        """Raises Refused: 401 without a known token, 403 from elsewhere, 429 for too many requests."""
+        if not self.tokens:
+            if not self._from_here(connection):
+                raise Refused(403, "not-from-here", "start the node with a token to use it from another machine")
+            found = Caller("local", frozenset(SCOPES))
+        else:
+            found = self._known(connection)
+        self._limit(found.name, self._rate)
+        return found
+
+    def sign_in(self, connection: HTTPConnection, given: str) -> Token | None:
+        """The token that this is, if it is one. Guessing is slowed."""
+        self._limit(_peer(connection), GUESSES)
+        return self._by_token(given)
+
+    def check_bind(self, host: str) -> None:
+        """Anybody who reaches this address may do everything without a token: refuse all but loopback."""
+        if not self.tokens and not _loopback(host):
+            raise ConfigurationError(
+                f"pass --token, or set HOLDFAST_NODE_TOKEN, to listen on {host}: without one anybody there may do "
+                "everything. `holdfast up --new-token` makes one"
+            )
+
+    def _from_here(self, connection: HTTPConnection) -> bool:
+        peer = connection.client
+        if peer is not None and not _loopback(peer.host):
+            return False
+        # A page of another site that got this address under its own name (DNS rebinding) has its own name here.
+        host = connection.headers.get("host", "").lower()
+        name = host if host.endswith("]") else host.rpartition(":")[0] or host
+        return (_loopback(name) and not name.startswith("/")) or name in self.hosts
+
+    def _known(self, connection: HTTPConnection) -> Caller:
+        kind, _, given = connection.headers.get("authorization", "").partition(" ")
+        cookie = "" if kind else _session_in(connection.headers.get("cookie", ""))
+        if kind or cookie:
+            # Before it is compared: else only wrong guesses would wait, and a right one be told at once. So an
+            # address that guesses is slowed with all that it sends.
+            self._limit(_peer(connection), GUESSES, cost=0.0)
+            found = self._by_session(cookie) if cookie else None
+            if kind.lower() == "bearer":
+                found = self._by_token(given.strip())
+            if found is not None:
+                return Caller(found.name, found.scopes)
+            self._limit(_peer(connection), GUESSES)
+        raise Refused(401, "no-token", "send a token that is known: Authorization: Bearer …")
+
+    def _by_token(self, given: str) -> Token | None:
+        """Every token is compared, whichever fits: how long it takes tells nothing."""
+        digest, found = _digest(given), None
+        for token in self.tokens:
+            if hmac.compare_digest(token.digest, digest):
+                found = token
+        return found
+
+    def _by_session(self, cookie: str) -> Token | None:
+        given, found = cookie.encode(), None
+        for token in self.tokens:
+            if hmac.compare_digest(token.session().encode(), given):
+                found = token
+        return found
+
+    def _limit(self, who: str, rate: float, cost: float = 1.0) -> None:
+        now = time.monotonic()
+        bucket = self._buckets.get(who)
+        if bucket is None:
+            if not cost:
+                return
+            if len(self._buckets) >= KNOWN_PEERS:
+                self._buckets.clear()
+            bucket = self._buckets[who] = Bucket(rate, 2 * rate, now)
+        wait = bucket.take(now, cost)
+        if wait:
+            raise Refused(
+                429, "too-many-requests", f"wait {wait:.1f} s: only {rate:g} requests in a second are allowed",
+                {"Retry-After": str(int(wait) + 1)},
+            )  # fmt: skip
+
+
+def tokens_of(config: NodeSettings) -> tuple[Token, ...]:
+    """Raises ConfigurationError, which never quotes a token."""
+    found = [] if not config.token else [Token("operator", frozenset(SCOPES), _checked("token", config.token))]
+    for entry in config.tokens.split():
+        name, equals, rest = entry.partition("=")
+        words, colon, text = rest.partition(":")
+        scopes = frozenset(words.split("+"))
+        if not (name and equals and colon) or not scopes <= set(SCOPES):
+            raise ConfigurationError("write tokens as name=scope+scope:token; scopes are read, write and operate")
+        found.append(Token(name, scopes, _checked(f"the token of {name}", text)))
+    if len({token.name for token in found}) < len(found) or len({token.digest for token in found}) < len(found):
+        raise ConfigurationError("give each token a name of its own, and each name a token of its own")
+    return tuple(found)
+
+
+def new_token() -> str:
+    return secrets.token_urlsafe(24)
+
+
+def _checked(what: str, text: str) -> bytes:
+    if len(text) < SHORTEST or not text.isascii() or not text.isprintable():
+        raise ConfigurationError(f"make {what} at least {SHORTEST} characters long, of plain ASCII")
+    return _digest(text)
+
+
+def _digest(text: str) -> bytes:
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
+
+
+def _loopback(host: str) -> bool:
+    if host == "localhost" or not host:
+        return host != ""
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host.startswith("/")  # a Unix socket
+
+
+def _peer(connection: HTTPConnection) -> str:
+    return f"peer {connection.client.host if connection.client else ''}"
+
+
+def _session_in(cookies: str) -> str:
+    try:
+        morsel = SimpleCookie(cookies).get(COOKIE)
+    except CookieError:
+        return ""
+    return morsel.value if morsel is not None else ""
+
+
+# -- for pages and handlers ---------------------------------------------------------------------------------------
+
+
+def require(request: HTTPConnection, scope: str) -> Caller:
+    """Who asks, if that one may do this. Raises Refused."""
+    caller: Caller | None = request.scope.get("holdfast.caller")
+    if caller is None:
+        caller = request.scope["holdfast.caller"] = node_of(request).access.caller(request)
+    if scope not in caller.scopes:
+        raise Refused(403, "not-allowed", f"use a token with the scope {scope}: {caller.name} has none")
+    return caller
+
+
+async def operate(
+    request: HTTPConnection, action: str, target: str, reason: str, work: Callable[[], Awaitable[str]]
+) -> str:
+    """Do something that an operator asked for. It is in the audit log before it is done, and then what came of it."""
+    caller, node = require(request, "operate"), node_of(request)
+    if not reason.strip():
+        raise ConfigurationError("give a reason: it goes into the audit log")
+    entry = await node.hf.fleet.record(action, target, reason.strip(), by=caller.name)
+    try:
+        outcome = await work()
+    except Exception as error:
+        # Of an error that is not ours only the type: its text may be nobody's business.
+        await node.quietly(entry, f"failed: {error if isinstance(error, HoldfastError) else type(error).__name__}")
+        raise
+    await node.quietly(entry, outcome or "done")
+    return outcome
+
+
+async def login(request: Request) -> Response:
+    """A form with a token, answered with a cookie and the way back."""
+    root = request.scope.get("root_path", "")
+    form = dict(parse_qsl((await request.body())[:LONGEST_FORM].decode("utf-8", "replace")))
+    back = form.get("next", "")
+    if not back.startswith(f"{root}/") or back.startswith("//") or "\\" in back:
+        back = f"{root}/"
+    token = node_of(request).access.sign_in(request, form.get("token", "").strip())
+    if token is None:
+        return RedirectResponse(f"{root}/login?wrong=1&next={quote(back, safe='')}", 303)
+    answer = RedirectResponse(back, 303)
+    answer.set_cookie(
+        COOKIE, token.session(), max_age=30 * 86_400, path=f"{root}/", httponly=True, samesite="strict",
+        secure=request.url.scheme == "https",
+    )  # fmt: skip
+    return answer
+
+
+async def logout(request: Request) -> Response:
+    """Forget who this browser is."""
+    root = request.scope.get("root_path", "")
+    answer = RedirectResponse(f"{root}/login", 303)
+    answer.delete_cookie(COOKIE, path=f"{root}/")
+    return answer

@@ -1,0 +1,218 @@
+"""One operation of the HTTP API: where it is, what it takes and answers, and who may. The documentation reads the same.
+
+Ids are in paths percent-encoded, a `/` in them as %2F. Bodies are JSON; bytes in answers are base64.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import inspect
+import json
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import unquote_to_bytes
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Match, Route
+from starlette.types import Receive, Scope, Send
+
+from holdfast import ConfigurationError, InvalidId
+from holdfast.node.access import Caller, require
+from holdfast.node.problems import Refused
+from holdfast.node.state import Node, node_of
+
+IDEMPOTENCY = "idempotency-key"
+LONGEST_KEY = 255
+REMEMBERED = 86_400.0
+JSON = "application/json"
+
+
+class Nothing(msgspec.Struct):
+    """No parameters, or no body."""
+
+
+class Created:
+    """An answer with a status of its own."""
+
+    def __init__(self, body: Any, status: int = 201) -> None:
+        self.body = body
+        self.status = status
+
+
+@dataclass(slots=True)
+class Call:
+    """One request, read and checked."""
+
+    node: Node
+    caller: Caller
+    request: Request
+    path: dict[str, str]
+    query: Any
+    body: Any
+
+
+Work = Callable[[Call], Awaitable[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """See the module."""
+
+    method: str
+    path: str
+    scope: str
+    work: Work
+    query: type[msgspec.Struct] = Nothing
+    body: Any = Nothing
+    answer: Any = None
+    """The type of the answer; None: no body, 204."""
+    status: int = 200
+    empty: str = ""
+    """When there may be nothing to answer: what that means."""
+    stream: bool = False
+    """Server-Sent Events; it answers a Response of its own."""
+    repeatable: bool = False
+    """It takes an idempotency key: repeated with the same one, it is done once."""
+    errors: tuple[int, ...] = field(default=())
+
+    @property
+    def name(self) -> str:
+        return f"{self.work.__module__.rpartition('.')[2]}_{self.work.__name__}"
+
+    @property
+    def summary(self) -> str:
+        return (inspect.getdoc(self.work) or "").partition("\n")[0].rstrip(".")
+
+    @property
+    def parameters(self) -> list[str]:
+        return [part[1:-1] for part in self.path.split("/") if part.startswith("{")]
+
+
+class EncodedRoute(Route):
+    """Matches the path as it was sent: `%2F` in an id does not divide it."""
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        raw = scope.get("raw_path")
+        if scope["type"] == "http" and raw:
+            scope = {**scope, "path": raw.decode("latin-1")}
+        return super().matches(scope)
+
+
+def route(operation: Operation) -> BaseRoute:
+    async def endpoint(scope: Scope, receive: Receive, send: Send) -> None:
+        request = Request(scope, receive, send)
+        response = await serve(operation, request)
+        if operation.stream:
+            caller: Caller = scope["holdfast.caller"]
+            await node_of(request).streaming(caller.name, lambda: response(scope, receive, send))
+        else:
+            await response(scope, receive, send)
+
+    made = EncodedRoute(operation.path, methods=[operation.method], endpoint=_Endpoint(endpoint))
+    return made
+
+
+class _Endpoint:
+    """An ASGI application, and not a function of a request: Starlette tells them apart by being a function."""
+
+    def __init__(self, app: Callable[[Scope, Receive, Send], Awaitable[None]]) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._app(scope, receive, send)
+
+
+async def serve(operation: Operation, request: Request) -> Response:
+    """Check, read, do, answer. What fails is answered by the handler of problems."""
+    caller, node = require(request, operation.scope), node_of(request)
+    if operation.stream and node.streams >= node.config.max_streams:
+        raise Refused(503, "too-many-streams", "come back later: too many streams are open", {"Retry-After": "5"})
+    path = {name: _id(name, value) for name, value in request.path_params.items()}
+    query = _read_query(operation, request)
+    raw, body = b"", None
+    if operation.body is not Nothing:
+        raw = await request.body()
+        body = _read_body(operation, request, raw)
+    call = Call(node, caller, request, path, query, body)
+    key = request.headers.get(IDEMPOTENCY)
+    if key is not None and operation.repeatable:
+        return await _once(operation, call, key, raw)
+    result = await operation.work(call)
+    return result if isinstance(result, Response) else _answer(operation, result)
+
+
+def _answer(operation: Operation, result: Any) -> Response:
+    status = operation.status
+    if isinstance(result, Created):
+        status, result = result.status, result.body
+    if result is None:
+        return Response(status_code=204)
+    return Response(encode(result), status, media_type=JSON)
+
+
+def encode(value: Any) -> bytes:
+    try:
+        return msgspec.json.encode(value, enc_hook=_plain)
+    except (OverflowError, UnicodeEncodeError):  # large whole numbers, ids with what is no text
+        return json.dumps(msgspec.to_builtins(value, enc_hook=_plain), default=_plain).encode()
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    if isinstance(value, (set, frozenset)):
+        return sorted(value)
+    raise NotImplementedError(f"cannot answer with {type(value).__name__}")
+
+
+def _id(name: str, value: str) -> str:
+    """An id of a path. Text only: bytes that are none have no place in JSON either."""
+    raw = unquote_to_bytes(value.encode("latin-1"))
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        raise InvalidId(f"pass {name} as UTF-8, percent-encoded") from None
+
+
+def _read_query(operation: Operation, request: Request) -> Any:
+    found: dict[str, Any] = dict(request.query_params)
+    known = {one.encode_name for one in msgspec.structs.fields(operation.query)}
+    for name in found:
+        if name not in known:
+            raise Refused(400, "unknown-parameter", f"remove the parameter {name[:80]!r}: it is not known here")
+    try:
+        return msgspec.convert(found, operation.query, strict=False)
+    except (msgspec.ValidationError, UnicodeError) as error:
+        raise Refused(400, "wrong-parameter", f"mend the parameters: {error}") from None
+
+
+def _read_body(operation: Operation, request: Request, raw: bytes) -> Any:
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != JSON and not kind.endswith("+json"):
+        # A form of another site cannot send this type, whatever browser it is.
+        raise Refused(415, "not-json", f"send the body as Content-Type: {JSON}")
+    try:
+        return msgspec.json.decode(raw, type=operation.body)
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+        raise Refused(400, "wrong-body", f"mend the body: {error}") from None
+
+
+async def _once(operation: Operation, call: Call, key: str, raw: bytes) -> Response:
+    """The same key again answers the same, for a day; with another request it is refused."""
+    if not 0 < len(key) <= LONGEST_KEY:
+        raise ConfigurationError(f"pass an idempotency key of 1 to {LONGEST_KEY} characters")
+    # The ids as they were read: an address with %2F, %3F or %23 in it looks like another one when it is decoded.
+    mark = hashlib.sha256(encode([operation.name, call.path]) + raw).hexdigest()
+
+    async def work(key: str, mark: str) -> dict[str, Any]:
+        answer = _answer(operation, await operation.work(call))
+        return {"status": answer.status_code, "body": bytes(answer.body)}
+
+    once = call.node.hf.idempotent("{key}", space="holdfast.http", ttl=REMEMBERED, wait=call.node.config.max_wait)
+    found = await once(work)(f"{call.caller.name} {key}", mark)
+    status = found["status"]
+    return Response(None if status == 204 else found["body"], status, media_type=None if status == 204 else JSON)

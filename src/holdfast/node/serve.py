@@ -1,0 +1,200 @@
+"""Runs a node: the client, the workers of an application, and the HTTP server, until it is told to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+import socket
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import uvicorn
+
+from holdfast import ConfigurationError, Holdfast
+from holdfast.events import Observer
+from holdfast.node.access import Access
+from holdfast.node.app import NodeApp, running
+from holdfast.node.state import Node
+from holdfast.settings import NodeSettings
+
+PLAYGROUND = "holdfast.node.playground:make"
+LEAVE = 3
+"""Seconds that requests have to end when the node stops."""
+Supervise = Callable[[str, int, dict[str, str], asyncio.Event], Awaitable[int]]
+"""Runs the workers of an application in processes of their own, until the event; answers their exit code."""
+LEVELS = ("debug", "info", "warning", "error")
+
+log = logging.getLogger("holdfast.node")
+
+
+class Served:
+    """A node that runs: where it is, and what it works on."""
+
+    def __init__(self, config: NodeSettings, address: str, url: str) -> None:
+        self.config = config
+        self.address = address
+        self.url = url
+        """Of the server, as others on this machine would pass it; without a password."""
+
+
+def url_of(config: NodeSettings) -> str:
+    """Which server: the one that was named, or the embedded one in the data directory."""
+    if config.url:
+        if config.server_port:
+            raise ConfigurationError("pass server_port only for the embedded server, not with a URL")
+        return config.url
+    path = quote(str(Path(config.data).expanduser().resolve()))
+    return f"embedded://{path}" + (f"?port={config.server_port}" if config.server_port else "")
+
+
+def store_of(config: NodeSettings) -> str:
+    """Which database."""
+    if config.store:
+        return config.store
+    path = Path(config.data).expanduser().resolve()
+    path.mkdir(parents=True, exist_ok=True, mode=0o700)
+    return f"sqlite:///{path / 'holdfast.db'}"
+
+
+async def serve(
+    config: NodeSettings,
+    *,
+    supervise: Supervise,
+    told: Callable[[Served], None],
+    settings: dict[str, Any] | None = None,
+) -> int:  # fmt: skip
+    """Until SIGTERM or SIGINT. Requests then have a few seconds, handlers the setting `drain`. Answers an exit code.
+
+    `told` is called when everything listens."""
+    access = Access(config)
+    access.check_bind(config.host)
+    _logs(config)
+    from prometheus_client import CollectorRegistry
+
+    from holdfast.observe import LogObserver
+    from holdfast.observe.prometheus import PrometheusObserver
+
+    registry = CollectorRegistry()
+    url = url_of(config)
+    observers: list[Observer] = [PrometheusObserver(registry), LogObserver()]
+    store = await asyncio.to_thread(_open_store, config)
+    given = {"name": "node", **(settings or {})}
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop.set)
+    try:
+        async with Holdfast(url, observers=observers, **given) as hf:
+            app = NodeApp(Node(hf, config, access, store))
+            app.node.registry = registry
+            listening = _listen(config)
+            with listening:
+                return await _run(app, listening, config, url, supervise, told, stop)
+    finally:
+        if store is not None:
+            await asyncio.to_thread(store.close)
+
+
+async def _run(
+    app: NodeApp, listening: socket.socket, config: NodeSettings, url: str, supervise: Supervise,
+    told: Callable[[Served], None], stop: asyncio.Event,
+) -> int:  # fmt: skip
+    host, port = listening.getsockname()[:2]
+    address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+    server = _Server(
+        uvicorn.Config(
+            app, log_config=None, access_log=False, lifespan="off", server_header=False, date_header=True,
+            timeout_graceful_shutdown=LEAVE, timeout_keep_alive=30, h11_max_incomplete_event_size=65_536,
+            http="h11", ws="none",
+        )
+    )  # fmt: skip
+    code = 0
+    async with running(app):
+        serving = asyncio.create_task(server.serve(sockets=[listening]))
+        workers = asyncio.create_task(_work(config, url, supervise, stop))
+        stopping = asyncio.create_task(stop.wait())
+        try:
+            told(Served(config, address, app.node.hf.shown))
+            done, _ = await asyncio.wait({serving, workers, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            if workers in done:
+                code = workers.result()
+        finally:
+            stop.set()
+            app.node.close()
+            server.should_exit = True
+            await asyncio.gather(serving, return_exceptions=True)
+            code = code or await workers
+            stopping.cancel()
+    return code
+
+
+async def _work(config: NodeSettings, url: str, supervise: Supervise, stop: asyncio.Event) -> int:
+    """The application's workers, if there are any. Ends with the node."""
+    target = PLAYGROUND if config.playground else config.app
+    if not target:
+        await stop.wait()
+        return 0
+    environment = {"HOLDFAST_URL": url, "HOLDFAST_NODE_STORE": store_of(config)}
+    return await supervise(target, config.processes, environment, stop)
+
+
+class _Server(uvicorn.Server):
+    """Signals are the node's own, which stops more than this."""
+
+    @contextlib.contextmanager
+    def capture_signals(self):  # type: ignore[no-untyped-def]
+        yield
+
+
+def _listen(config: NodeSettings) -> socket.socket:
+    """Bound here, so that the port is known, and a port in use is a plain error."""
+    family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
+    made = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        made.bind((config.host, config.port))
+        made.listen(1024)
+        made.setblocking(False)
+    except OSError as error:
+        made.close()
+        raise ConfigurationError(
+            f"pass another --host or --port: {config.host}:{config.port} cannot be used ({error.strerror})"
+        ) from None
+    return made
+
+
+def _open_store(config: NodeSettings) -> Any:
+    """The monitors' database, where SQLAlchemy is installed; without it, what needs one says so."""
+    try:
+        from holdfast.memory import MonitorStore
+    except ImportError:
+        if config.store:
+            raise ConfigurationError("pip install 'holdfast[memory]' to use a store") from None
+        return None
+    return MonitorStore(store_of(config)).open()
+
+
+def _logs(config: NodeSettings) -> None:
+    if config.log_level not in LEVELS:
+        raise ConfigurationError(f"set log_level to one of {', '.join(LEVELS)}, not {config.log_level!r}")
+    if config.log_format not in ("text", "json"):
+        raise ConfigurationError(f"set log_format to text or json, not {config.log_format!r}")
+    handler = logging.StreamHandler()
+    if config.log_format == "json":
+        from holdfast.observe import JsonFormatter
+
+        handler.setFormatter(JsonFormatter())
+    else:
+        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s %(message)s"))
+    for name in ("holdfast", "uvicorn"):
+        logger = logging.getLogger(name)
+        logger.handlers[:] = [handler]
+        logger.propagate = False
+        logger.setLevel(config.log_level.upper() if name == "holdfast" else max(logging.WARNING, logging.INFO))
+
+
+__all__ = ["PLAYGROUND", "Served", "serve", "store_of", "url_of"]

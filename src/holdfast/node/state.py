@@ -1,0 +1,115 @@
+"""What one node is: its client, the collections it looks at, and who asks."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from starlette.requests import HTTPConnection
+
+from holdfast import Buffer, Holdfast, HoldfastError, Monitor, Runs, Sessions
+from holdfast.settings import NodeSettings
+
+if TYPE_CHECKING:
+    from holdfast.node.access import Access
+    from holdfast.node.sampler import Sampler
+
+T = TypeVar("T")
+KNOWN = 1000
+"""Collections that are remembered: names come from outside."""
+
+
+class Node:
+    """One for each running node, or each app that a dashboard is mounted in."""
+
+    def __init__(self, hf: Holdfast, config: NodeSettings, access: Access, store: Any = None) -> None:
+        from holdfast.node.sampler import Sampler
+
+        self.hf = hf
+        self.config = config
+        self.access = access
+        self.store = store
+        """A `holdfast.memory.MonitorStore`: subscribers, history and push log of monitors. None: without."""
+        self.sampler: Sampler = Sampler(self)
+        self.registry: Any = None
+        """What this process counts for Prometheus."""
+        self.closing = False
+        self._known: dict[tuple[str, str], Any] = {}
+        self._streams: dict[asyncio.Task[Any], str] = {}
+
+    # -- collections --------------------------------------------------------------------------------------------
+
+    def buffer(self, name: str) -> Buffer:
+        """Raises ConfigurationError for a name that cannot be one, as the following do."""
+        return self._get("buffer", name, lambda: self.hf.buffer(name))
+
+    def runs(self, name: str) -> Runs:
+        return self._get("runs", name, lambda: self.hf.runs(name))
+
+    def sessions(self, name: str) -> Sessions:
+        return self._get("sessions", name, lambda: self.hf.sessions(name))
+
+    def monitor(self, name: str) -> Monitor:
+        return self._get("monitor", name, lambda: self.hf.monitor(name, store=self.store))
+
+    def _get(self, kind: str, name: str, make: Callable[[], T]) -> T:
+        found: T | None = self._known.get((kind, name))
+        if found is None:
+            if len(self._known) >= KNOWN:
+                self._known.clear()
+            found = self._known[kind, name] = make()
+        return found
+
+    async def names(self, kind: str) -> list[str]:
+        """Every collection of this kind that the fleet knows, in order."""
+        return sorted(one.name for one in await self.hf.fleet.names() if one.kind == kind)
+
+    async def now(self) -> float:
+        """Seconds since 1970 by the server's clock."""
+        seconds, micros = await self.hf.command("TIME")
+        return int(seconds) + int(micros) / 1_000_000
+
+    # -- streams ------------------------------------------------------------------------------------------------
+
+    async def streaming(self, caller: str, work: Callable[[], Any]) -> None:
+        """Run what sends a stream. It ends when the node does, without an error."""
+        task = asyncio.current_task()
+        assert task is not None
+        self._streams[task] = caller
+        try:
+            await work()
+        except asyncio.CancelledError:
+            if not self.closing:
+                raise
+        finally:
+            self._streams.pop(task, None)
+
+    @property
+    def streams(self) -> int:
+        """How many are open."""
+        return len(self._streams)
+
+    def close(self) -> None:
+        """End the streams: whoever reads them comes back to another node, or later."""
+        self.closing = True
+        self.sampler.close()
+        for task in list(self._streams):
+            task.cancel()
+
+    async def ready(self) -> dict[str, object]:
+        """Raises HoldfastError unless the server answers in good time."""
+        async with asyncio.timeout(5.0):
+            return {"round_trip_ms": round(await self.hf.ping() * 1000, 3)}
+
+    async def quietly(self, action: str, outcome: str) -> None:
+        """Write down what came of an action; that it was done is written already."""
+        with suppress(HoldfastError):
+            await self.hf.fleet.outcome(action, outcome)
+
+
+def node_of(connection: HTTPConnection) -> Node:
+    """The node that this request came to."""
+    node: Node = connection.scope["holdfast.node"]
+    return node

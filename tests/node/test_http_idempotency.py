@@ -1,0 +1,97 @@
+"""Idempotency keys: the same key is the same answer, and the work is done once, also when both come at once."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from itertools import count
+
+import httpx
+import pytest
+from node_running import NodeHere, good, problem
+
+import holdfast.sync
+from holdfast.node.api import OPERATIONS
+
+KEYS = (f"key-{number}" for number in count())
+
+
+def keyed(http: httpx.Client, path: str, body: dict, key: str) -> httpx.Response:
+    return http.post(path, json=body, headers={"idempotency-key": key})
+
+
+def test_the_same_key_answers_the_same_and_is_done_once(http: httpx.Client, hf: holdfast.sync.Holdfast):
+    key, body = next(KEYS), {"user": "u", "data": 1}
+    first = keyed(http, "/v1/buffers/keyed/messages", body, key)
+    again = keyed(http, "/v1/buffers/keyed/messages", body, key)
+    good(first, 201)
+    assert (again.status_code, again.content) == (201, first.content)
+    assert again.headers["content-type"] == first.headers["content-type"] == "application/json"
+    assert hf.buffer("keyed").stats("u").waiting == 1
+    good(keyed(http, "/v1/buffers/keyed/messages", body, next(KEYS)), 201)
+    assert hf.buffer("keyed").stats("u").waiting == 2
+
+
+def test_many_at_once_with_one_key_are_one(node: NodeHere, hf: holdfast.sync.Holdfast):
+    key, body = next(KEYS), {"user": "u", "data": 1}
+    with node.http() as http, ThreadPoolExecutor(8) as pool:
+        answers = list(pool.map(lambda _: keyed(http, "/v1/buffers/crowd/messages", body, key).text, range(16)))
+    assert len(set(answers)) == 1
+    assert hf.buffer("crowd").stats("u").waiting == 1
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/buffers/other/messages", {"user": "u", "data": 2}),
+        ("/v1/buffers/another/messages", {"user": "u", "data": 1}),
+        ("/v1/buffers/other/pairs", {"user": "u", "said": 1, "answered": 1}),
+    ],
+)
+def test_a_key_that_was_used_with_another_request_is_refused(
+    http: httpx.Client, hf: holdfast.sync.Holdfast, path: str, body: dict
+):
+    key = next(KEYS)
+    good(keyed(http, "/v1/buffers/other/messages", {"user": "u", "data": 1}, key), 201)
+    before = hf.buffer("other").stats("u").waiting
+    problem(keyed(http, path, body, key), 422, "key-mismatch")
+    assert hf.buffer("other").stats("u").waiting == before
+
+
+@pytest.mark.parametrize(("one", "other"), [("a%3Fx", "a%3Fy"), ("a%23x", "a%23y"), ("a%2Ffilter", "a%2ffilte")])
+def test_ids_that_look_alike_when_decoded_are_told_apart(http: httpx.Client, one: str, other: str):
+    key = next(KEYS)
+    assert good(keyed(http, f"/v1/once/{one}", {"id": 1}, key)) == {"new": True}
+    problem(keyed(http, f"/v1/once/{other}", {"id": 1}, key), 422, "key-mismatch")
+
+
+def test_what_failed_is_tried_again_with_the_same_key(http: httpx.Client, hf: holdfast.sync.Holdfast):
+    key = next(KEYS)
+    lease = hf.lock("taken").acquire()
+    problem(keyed(http, "/v1/locks/acquire", {"name": "taken"}, key), 409, "not-acquired")
+    lease.release()
+    held = good(keyed(http, "/v1/locks/acquire", {"name": "taken"}, key))
+    assert good(keyed(http, "/v1/locks/acquire", {"name": "taken"}, key)) == held, "the first answer, and not a new one"
+
+    key = next(KEYS)
+    missing = "/v1/buffers/keyed/dead/1-1/replay"
+    first = keyed(http, missing, {"reason": "x"}, key)
+    assert keyed(http, missing, {"reason": "x"}, key).status_code == first.status_code >= 400
+
+
+def test_a_key_that_cannot_be_one_is_refused(http: httpx.Client, hf: holdfast.sync.Holdfast):
+    body = {"user": "u", "data": 1}
+    for key in ("", "x" * 256):
+        problem(keyed(http, "/v1/buffers/badkey/messages", body, key), 400)
+    assert hf.buffer("badkey").totals().users == 0
+    good(keyed(http, "/v1/buffers/badkey/messages", body, "x" * 255), 201)
+
+
+def test_an_answer_without_a_body_is_repeated_as_such(http: httpx.Client):
+    """Operations that may answer nothing take no key, so there is no 204 to repeat; this holds for what will be."""
+    assert not [one.name for one in OPERATIONS if one.repeatable and (one.empty or one.answer is None)]
+
+
+def test_every_post_takes_a_key_or_is_safe_to_repeat():
+    """Taking has an answer that must not be repeated, and renewing is the same twice."""
+    without = {one.name for one in OPERATIONS if one.method == "POST" and not one.repeatable}
+    assert without == {"buffers_take", "buffers_renew", "locks_renew"}
