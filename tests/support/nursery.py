@@ -55,7 +55,8 @@ class Forked(subprocess.Popen[Any]):
                        c2pread: int, c2pwrite: int, errread: int, errwrite: int, *more: Any) -> None:  # fmt: skip
         env = dict(os.environ if env is None else env)
         words = _words(args)
-        if words is None or shell or pass_fds or preexec_fn or not _as_here(env):
+        special = shell or pass_fds or preexec_fn or any(value not in (None, -1, False) for value in more[1:])
+        if words is None or special or not _as_here(env):
             return super()._execute_child(  # type: ignore[misc]
                 args, executable, preexec_fn, close_fds, pass_fds, cwd, env, startupinfo, creationflags, shell,
                 p2cread, p2cwrite, c2pread, c2pwrite, errread, errwrite, *more,
