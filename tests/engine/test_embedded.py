@@ -21,7 +21,6 @@ import pytest
 from holdfast.engine import watcher
 from holdfast.engine.embedded import EmbeddedServer, EmbeddedURL, parse, server_binary
 from holdfast.errors import ConfigurationError, Unavailable
-from support.nursery import Forked
 
 USER = """
 import json, os, signal, sys
@@ -72,7 +71,7 @@ class User:
     """A process that uses an embedded server and does nothing else."""
 
     def __init__(self, url: str, environment: dict[str, str] | None = None) -> None:
-        self.process = Forked(
+        self.process = subprocess.Popen(
             [sys.executable, "-c", USER, url],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
