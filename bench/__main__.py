@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from . import buffers, harness, locks, monitor, once, report, runs, sessions
+from . import buffers, harness, locks, monitor, node, once, report, runs, sessions
 
 AREAS = {
     "locks": locks.scenarios,
@@ -18,6 +18,7 @@ AREAS = {
     "runs": runs.scenarios,
     "once": once.scenarios,
     "monitor": monitor.scenarios,
+    "node": node.scenarios,
 }
 HERE = Path(__file__).resolve().parent
 

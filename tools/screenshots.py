@@ -151,7 +151,7 @@ async def take(browser: Browser, base: str, name: str) -> None:
     page = await browser.new_page(**options)
     await page.goto(base + path)
     if name == "run":
-        await page.click("tbody tr:last-child a")  # the one that runs longest
+        await page.click("tbody tr:first-child a")  # the latest
     await page.wait_for_selector('[data-status="live"]')
     await page.wait_for_timeout(2500)
     file = IMAGES / f"{name}.png"

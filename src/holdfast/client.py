@@ -413,11 +413,12 @@ class Holdfast(OnceCalls, MonitorCalls):
         settings. `max_tokens` bounds it too, counted by `count_tokens`, a function of a message (a dict with role,
         content, tool_calls, …) that answers a whole number; without it a token is taken for four bytes as stored.
         Bounds are applied by whoever saves: let everybody name the same."""
-        self._core.use("sessions", name)
-        return Sessions(
+        made = Sessions(
             self._core, lambda: self._driver, name, max_entries=max_entries, ttl=ttl, max_tokens=max_tokens,
             max_bytes=max_bytes, count_tokens=count_tokens,
         )  # fmt: skip
+        self._core.use("sessions", name)
+        return made
 
     # -- operating ----------------------------------------------------------------------------------------------
 

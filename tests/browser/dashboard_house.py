@@ -85,18 +85,18 @@ class House:
         """A client of its own: what a test does with it, it does as another process would."""
 
     def __enter__(self) -> House:
-        self._server = LocalServer().start()
+        self.server = LocalServer().start()
         self._thread.start()
         assert self._ready.wait(30)
         if self._error is not None:
-            self._server.stop()
+            self.server.stop()
             raise self._error
         return self
 
     def __exit__(self, *gone: object) -> None:
         self._loop.call_soon_threadsafe(self._stop.set)
         self._thread.join(30)
-        self._server.stop()
+        self.server.stop()
         assert not self._thread.is_alive()
 
     def ask(self, work: Awaitable[T]) -> T:
@@ -122,7 +122,7 @@ class House:
 
     async def _live(self) -> None:
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
-        url = self._server.url
+        url = self.server.url
         with MonitorStore(f"sqlite:///{self._folder}/monitor.db") as store:
             async with (
                 Holdfast(url, report=0.3, name="node") as hf,

@@ -47,6 +47,22 @@ async def test_force_release(tab: Any, house: House) -> None:
     assert await last_action(house) == ("force-release", "lock:report:42", "it hangs")
 
 
+async def test_release_of_one_holder_among_several(tab: Any, house: House) -> None:
+    # given a semaphore with two holders
+    first = await off(house, house.hf.semaphore("slots", 3, ttl=600).acquire())
+    second = await off(house, house.hf.semaphore("slots", 3, ttl=600).acquire())
+    page = await tab.goto("/locks/sem/slots")
+    assert await page.locator("[data-live=live_holders] tbody tr").count() == 2
+
+    # when the first in the list is ended
+    await tab.confirm("Release this…", "only this one")
+
+    # expect the other to be there still
+    info = await off(house, house.hf.inspect("slots", "sem"))
+    assert [holder.fence for holder in info.holders] == [max(first.fence, second.fence)]
+    await off(house, second.release())
+
+
 async def test_requeue(tab: Any, house: House) -> None:
     # given a message that no trigger makes due
     await off(house, house.hf.buffer("messages").append("slow", "hello"))

@@ -9,6 +9,9 @@ from typing import Any
 import pytest
 from dashboard_house import House
 
+from holdfast.node import dashboard
+from holdfast.node.dashboard import live
+
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
@@ -80,6 +83,32 @@ async def test_a_lost_connection_is_said_and_mended(tab: Any, house: House) -> N
     await tab.context.set_offline(False)
     await tab.live()
     tab.said.clear()
+
+
+async def test_a_server_that_does_not_answer_is_said(tab: Any, house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    # given live pages, one of them about the node's samples, and little patience
+    monkeypatch.setattr(live, "PATIENCE", 0.5)
+    monkeypatch.setattr(dashboard, "PATIENCE", 0.5)
+    for path in ("/", "/buffers/waiting/users/user-02"):
+        page = await tab.goto(path)
+        await tab.live()
+
+        # when the server stands still
+        house.server.pause()
+        try:
+            # expect the page to say so, and a new one to say what to do
+            await tab.says("[data-status]", "The server does not answer")
+            tab.wrong_status = {503}
+            other = await tab.context.new_page()
+            await other.goto(tab.base + "/locks")
+            assert "look again later" in await other.inner_text("main")
+            await other.close()
+        finally:
+            house.server.resume()
+
+        # when it goes on, expect the page to be live, without a reload
+        await tab.live()
+        assert page.url == tab.base + path
 
 
 async def test_a_page_that_nobody_sees_is_not_live(tab: Any, house: House) -> None:

@@ -21,7 +21,6 @@ DARK = "rgb(14, 17, 22)"
 THING = thing_token("site", ("court", 1))
 PAGES = {
     "/": "Overview",
-    "/?span=172800": "Overview",
     "/locks": "Locks",
     "/locks/lock/report": "report",
     "/buffers": "Buffers",

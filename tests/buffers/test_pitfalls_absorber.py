@@ -367,7 +367,7 @@ async def an_old_acknowledgement_does_not_remove_the_newer_twin(world: World):
 async def an_old_give_back_does_not_end_the_newer_twin(world: World):
     member, old, new = await expired_and_taken_again(world)
     core, place = member.hf._core, old._taking.place
-    await member.hf._open.run(holding._return(core, place, old._taking.hold.token, old._taking.id, 0.0, 5, "late"))
+    await member.hf._open.run(holding.hand_back(core, place, old._taking.hold.token, old._taking.id, 0.0, 5, "late"))
     stats = await member.inbox.stats("ann")
     assert stats.held, "PITFALL 26: an old give-back ended the newer twin"
     assert await new.ack() == 0

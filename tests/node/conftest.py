@@ -13,7 +13,7 @@ import holdfast.sync
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeHere]:
     """A node on loopback without a token, on an embedded server of its own, with a store."""
     directory = tmp_path_factory.mktemp("node")
-    with NodeHere(f"embedded://{directory}/server", sqlite(directory), max_wait=5.0) as made:
+    with NodeHere(f"embedded://{directory}/server", sqlite(directory), max_wait=5.0, sample=0.5) as made:
         yield made
 
 

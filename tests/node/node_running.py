@@ -53,7 +53,9 @@ class NodeHere:
                 self.app = create(hf, store=store, **self._options)
                 config = self.app.node.config
                 with _listen(config) as listening:
-                    code = await _run(self.app, listening, config, self.url, _nobody, self._told, self._stop)
+                    code = await _run(
+                        self.app, listening, config, self.url, _nobody, self._told, self._stop, asyncio.Event()
+                    )
                 assert code == 0
         finally:
             if store is not None:

@@ -192,6 +192,7 @@ def test_the_test_of_the_alerts_can_fail(tmp_path: Path) -> None:
     (tmp_path / RULES.name).write_text(broken, "utf-8")
     one = yaml.safe_load(TESTS.read_text("utf-8"))
     one["tests"] = one["tests"][:1]
+    one["tests"][0]["promql_expr_test"] = one["tests"][0]["promql_expr_test"][:2]
     (tmp_path / TESTS.name).write_text(yaml.safe_dump(one), "utf-8")
 
     done = promtool("test", "rules", tmp_path / TESTS.name)

@@ -260,8 +260,8 @@ class Core:
 
     def use(self, kind: str, name: object) -> None:
         """This process uses a collection: the fleet is told."""
-        if len(self.used) < USED:
-            text = name if isinstance(name, str) else bytes(name).decode("utf-8", "replace")  # type: ignore[call-overload]
+        if len(self.used) < USED and isinstance(name, (str, bytes)):
+            text = name if isinstance(name, str) else name.decode("utf-8", "replace")
             if not text.startswith("holdfast."):  # what we use ourselves is nobody's business
                 self.used[f"{kind}:{text}"] = None
 

@@ -104,6 +104,8 @@ def outcome(core: Core, entry: str, text: str) -> Flow[None]:
 def actions(core: Core, count: int, before: str | None) -> Flow[list[Action]]:
     check_count("count", count, 1, 1000)
     start = "+" if before is None else _entry(before)
+    if not start.strip("0-"):
+        return []  # the server knows no id before the first
     return parse_actions((yield from _ask(core, "fleet/actions", ("audit", "outcomes"), (count, start))))
 
 

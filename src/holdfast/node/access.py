@@ -98,7 +98,7 @@ class Access:
         """Anybody who reaches this address may do everything without a token: refuse all but loopback."""
         if not self.tokens and not _loopback(host):
             raise ConfigurationError(
-                f"pass --token, or set HOLDFAST_NODE_TOKEN, to listen on {host}: without one anybody there may do "
+                f"pass --token-file, or set HOLDFAST_NODE_TOKEN, to listen on {host}: without one anybody there may do "
                 "everything. `holdfast up --new-token` makes one"
             )
 

@@ -45,16 +45,16 @@ class Guard:
             return
         scope["holdfast.node"] = self._node
 
-        under_way = False
+        begun = under_way = False
 
         async def careful(message: Message) -> None:
-            nonlocal under_way
+            nonlocal begun, under_way
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
                 for name, value in HEADERS.items():
                     headers.setdefault(name, value)
             await send(message)
-            under_way = message["type"] == "http.response.start" or bool(message.get("more_body"))
+            begun, under_way = True, message["type"] == "http.response.start" or bool(message.get("more_body"))
 
         headers = Headers(scope=scope)
         try:
@@ -66,7 +66,12 @@ class Guard:
             refused = error if isinstance(error, Refused) else Refused(400, "bad-length", "send a length that is one")
             await answer(refused.problem)(scope, receive, careful)
             return
-        await self._app(scope, _bounded(receive, most), careful)
+        try:
+            await self._app(scope, _bounded(receive, most), careful)
+        except Exception:
+            if under_way or not begun:
+                raise
+            # Logged and answered. Starlette raises it nonetheless, and the server would log it again and hang up.
         if under_way and self._node.closing:  # a stream that ended with the node: whole, so that nobody sees an error
             await send({"type": "http.response.body", "body": b"", "more_body": False})
 

@@ -67,7 +67,8 @@ async def serve(
     told: Callable[[Served], None],
     settings: dict[str, Any] | None = None,
 ) -> int:  # fmt: skip
-    """Until SIGTERM or SIGINT. Requests then have a few seconds, handlers the setting `drain`. Answers an exit code.
+    """Until SIGTERM or SIGINT. Requests then have a few seconds, handlers the setting `drain`; a second signal ends the
+    workers at once. Answers an exit code.
 
     `told` is called when everything listens."""
     access = Access(config)
@@ -83,17 +84,17 @@ async def serve(
     observers: list[Observer] = [PrometheusObserver(registry), LogObserver()]
     store = await asyncio.to_thread(_open_store, config)
     given = {"name": "node", **(settings or {})}
-    stop = asyncio.Event()
+    stop, hurry = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop.set)
+        loop.add_signal_handler(number, lambda: (hurry if stop.is_set() else stop).set())
     try:
         async with Holdfast(url, observers=observers, **given) as hf:
             app = NodeApp(Node(hf, config, access, store))
             app.node.registry = registry
             listening = _listen(config)
             with listening:
-                return await _run(app, listening, config, url, supervise, told, stop)
+                return await _run(app, listening, config, url, supervise, told, stop, hurry)
     finally:
         if store is not None:
             await asyncio.to_thread(store.close)
@@ -101,7 +102,7 @@ async def serve(
 
 async def _run(
     app: NodeApp, listening: socket.socket, config: NodeSettings, url: str, supervise: Supervise,
-    told: Callable[[Served], None], stop: asyncio.Event,
+    told: Callable[[Served], None], stop: asyncio.Event, hurry: asyncio.Event,
 ) -> int:  # fmt: skip
     host, port = listening.getsockname()[:2]
     address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
@@ -127,9 +128,20 @@ async def _run(
             app.node.close()
             server.should_exit = True
             await asyncio.gather(serving, return_exceptions=True)
-            code = code or await workers
+            code = code or await _drained(workers, hurry)
             stopping.cancel()
     return code
+
+
+async def _drained(workers: asyncio.Task[int], hurry: asyncio.Event) -> int:
+    """What the workers ended with. Asked twice, they end at once."""
+    hurrying = asyncio.create_task(hurry.wait())
+    await asyncio.wait({workers, hurrying}, return_when=asyncio.FIRST_COMPLETED)
+    hurrying.cancel()
+    if not workers.done():
+        workers.cancel()
+        await asyncio.wait({workers})
+    return 0 if workers.cancelled() else workers.result()
 
 
 async def _work(config: NodeSettings, url: str, supervise: Supervise, stop: asyncio.Event) -> int:
@@ -153,7 +165,8 @@ class _Server(uvicorn.Server):
 def _listen(config: NodeSettings) -> socket.socket:
     """Bound here, so that the port is known, and a port in use is a plain error."""
     family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
-    made = socket.socket(family, socket.SOCK_STREAM)
+    # Named, or asyncio does not know that it is TCP and leaves Nagle's algorithm on: 40 ms for each answer.
+    made = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         made.bind((config.host, config.port))

@@ -9,6 +9,7 @@ from starlette.routing import BaseRoute, Route
 from holdfast.node.access import require
 from holdfast.node.api import buffers, fleet, locks, monitors, once, openapi, runs, sessions
 from holdfast.node.api.operation import Operation, route
+from holdfast.node.state import node_of
 
 OPERATIONS: tuple[Operation, ...] = tuple(
     one for room in (buffers, sessions, runs, once, monitors, locks, fleet) for one in room.OPERATIONS
@@ -18,11 +19,15 @@ OPERATIONS: tuple[Operation, ...] = tuple(
 def routes() -> list[BaseRoute]:
     """All of them, and the pages that describe them."""
     described = openapi.document(OPERATIONS)
+    places: dict[str, list[Operation]] = {}
+    for one in OPERATIONS:
+        places.setdefault(one.path, []).append(one)
 
     async def document(request: Request) -> Response:
         require(request, "read")
         root = request.scope.get("root_path", "")
-        return JSONResponse({**described, "servers": [{"url": root or "/"}]})
+        needed = {"security": [{"token": []}]} if node_of(request).access.tokens else {}
+        return JSONResponse({**described, **needed, "servers": [{"url": root or "/"}]})
 
     async def page(request: Request) -> Response:
         require(request, "read")
@@ -32,7 +37,7 @@ def routes() -> list[BaseRoute]:
         return Response(openapi.STYLE, media_type="text/css")
 
     return [
-        *map(route, OPERATIONS),
+        *map(route, places.values()),
         Route("/openapi.json", document),
         Route("/docs", page),
         Route("/docs.css", style),

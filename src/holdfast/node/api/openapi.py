@@ -31,6 +31,8 @@ MEANING = {
     429: "Too many requests.", 500: "It failed.", 503: "The server cannot be reached, or is full. Nothing was done.",
     504: "The outcome is not known.",
 }  # fmt: skip
+COLLECTIONS = ("buffer", "collection", "monitor")
+"""Their names are shorter than other ids."""
 REF = "#/components/schemas/{name}"
 
 
@@ -64,7 +66,10 @@ def _key(kind: Any) -> str:
 
 def _operation(one: Operation, schemas: dict[str, Any]) -> dict[str, Any]:
     parameters = [
-        {"name": name, "in": "path", "required": True, "schema": {"type": "string", "minLength": 1, "maxLength": 64}}
+        {
+            "name": name, "in": "path", "required": True,
+            "schema": {"type": "string", "minLength": 1, "maxLength": 64 if name in COLLECTIONS else 512},
+        }
         for name in one.parameters
     ]  # fmt: skip
     if one.query is not Nothing:

@@ -9,7 +9,8 @@ import base64
 import hashlib
 import inspect
 import json
-from collections.abc import Awaitable, Callable
+import re
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import unquote_to_bytes
@@ -27,6 +28,7 @@ from holdfast.node.state import Node, node_of
 
 IDEMPOTENCY = "idempotency-key"
 LONGEST_KEY = 255
+KEY = re.compile(rf"[!-~]{{1,{LONGEST_KEY}}}")
 REMEMBERED = 86_400.0
 JSON = "application/json"
 
@@ -102,8 +104,12 @@ class EncodedRoute(Route):
         return super().matches(scope)
 
 
-def route(operation: Operation) -> BaseRoute:
+def route(operations: Sequence[Operation]) -> BaseRoute:
+    """What can be done at one address. One route, so that a wrong method is told all that are right."""
+    found = {one.method: one for one in operations}
+
     async def endpoint(scope: Scope, receive: Receive, send: Send) -> None:
+        operation = found["GET" if scope["method"] == "HEAD" else scope["method"]]
         request = Request(scope, receive, send)
         response = await serve(operation, request)
         if operation.stream:
@@ -112,8 +118,7 @@ def route(operation: Operation) -> BaseRoute:
         else:
             await response(scope, receive, send)
 
-    made = EncodedRoute(operation.path, methods=[operation.method], endpoint=_Endpoint(endpoint))
-    return made
+    return EncodedRoute(operations[0].path, methods=list(found), endpoint=_Endpoint(endpoint))
 
 
 class _Endpoint:
@@ -180,14 +185,20 @@ def _id(name: str, value: str) -> str:
 
 def _read_query(operation: Operation, request: Request) -> Any:
     found: dict[str, Any] = dict(request.query_params)
+    if len(found) < len(request.query_params.multi_items()):
+        raise Refused(400, "wrong-parameter", "mend the parameters: name each of them once")
     known = {one.encode_name for one in msgspec.structs.fields(operation.query)}
     for name in found:
         if name not in known:
             raise Refused(400, "unknown-parameter", f"remove the parameter {name[:80]!r}: it is not known here")
     try:
-        return msgspec.convert(found, operation.query, strict=False)
+        query = msgspec.convert(found, operation.query, strict=False)
     except (msgspec.ValidationError, UnicodeError) as error:
         raise Refused(400, "wrong-parameter", f"mend the parameters: {error}") from None
+    for name in found:
+        if getattr(query, name) is None:  # the word null
+            raise Refused(400, "wrong-parameter", f"mend the parameters: leave {name} out instead of passing none")
+    return query
 
 
 def _read_body(operation: Operation, request: Request, raw: bytes) -> Any:
@@ -203,8 +214,8 @@ def _read_body(operation: Operation, request: Request, raw: bytes) -> Any:
 
 async def _once(operation: Operation, call: Call, key: str, raw: bytes) -> Response:
     """The same key again answers the same, for a day; with another request it is refused."""
-    if not 0 < len(key) <= LONGEST_KEY:
-        raise ConfigurationError(f"pass an idempotency key of 1 to {LONGEST_KEY} characters")
+    if not KEY.fullmatch(key):
+        raise ConfigurationError(f"pass an idempotency key of 1 to {LONGEST_KEY} visible ASCII characters")
     # The ids as they were read: an address with %2F, %3F or %23 in it looks like another one when it is decoded.
     mark = hashlib.sha256(encode([operation.name, call.path]) + raw).hexdigest()
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from holdfast import HoldfastError
+from holdfast import HoldfastError, Unavailable
 from holdfast.node import access
 from holdfast.node.dashboard import (
     asking,
@@ -27,6 +28,8 @@ from holdfast.node.dashboard.site import Page, Site
 from holdfast.node.problems import Refused, told
 
 ROOMS = (overview, locks, buffers, runs, sessions, monitors, audit, trying)
+PATIENCE = 8.0
+"""Seconds for a page."""
 Endpoint = Callable[[Request], Awaitable[Response]]
 
 
@@ -59,7 +62,11 @@ def _page(site: Site, page: Page) -> Endpoint:
     async def answer(request: Request) -> Response:
         if live.wants_stream(request):
             return live.stream(site, page, request)
-        found = await page.look(request)
+        try:
+            async with asyncio.timeout(PATIENCE):
+                found = await page.look(request)
+        except TimeoutError:
+            raise Unavailable(f"look again later: the server did not answer within {PATIENCE:g} s") from None
         context = {**site.context(request, page.section), "live": page.every > 0, **found}
         return site.html(request, page.template, context)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import urlencode
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -93,12 +94,18 @@ def _wrong(ask: Ask, form: dict[str, str]) -> str:
     return ""
 
 
+def _here(request: Request) -> str:
+    """Where the form goes: to this address, with what it says beside the path."""
+    kept = {name: value for name, value in request.query_params.items() if name != "dialog"}
+    return request.url.path + (f"?{urlencode(kept)}" if kept else "")
+
+
 def _page(
     site: Site, action: Action, request: Request, ask: Ask, form: dict[str, str], wrong: str = "", status: int = 200
 ) -> Response:
     dialog = request.query_params.get("dialog") == "1" and request.method == "GET"
     context: dict[str, Any] = {
-        **site.context(request, action.section), "ask": ask, "form": form, "wrong": wrong, "here": request.url.path,
+        **site.context(request, action.section), "ask": ask, "form": form, "wrong": wrong, "here": _here(request),
         "page_title": ask.title, "dialog": dialog,
     }  # fmt: skip
     return site.html(request, "ask_form.html" if dialog else "ask.html", context, status)

@@ -9,11 +9,12 @@ from starlette.responses import Response
 
 from holdfast import Buffer
 from holdfast.node.dashboard.asking import Action, Ask, Given, Reveal
-from holdfast.node.dashboard.site import Page, count_of, goto, measured, named, piece, root_of, samples
+from holdfast.node.dashboard.site import Page, count_of, goto, measured, named, piece, root_of
 from holdfast.node.dashboard.text import Id, shown, token
 from holdfast.node.state import Node, node_of
 
-PAGE, MOST_PAGES = 50, 200
+PAGE, MOST_PAGES = 50, 21
+"""The first thousand: who is not among them is found by the id."""
 LIVE_PAGES = 2
 """Later ones are read through all before them: not every few seconds."""
 LETTERS = 50
@@ -128,8 +129,8 @@ async def forget(request: Request) -> Ask:
 
     return Ask(
         "forget", "Forget user", user, f"buffer:{name}/{shown(user)}",
-        "Every trace of this user in this buffer goes: messages that wait, a batch that a worker has, its talk, "
-        "dead letters. This cannot be undone.",
+        "Every trace of this user in this buffer goes: messages that wait, a batch that a worker has, turns of the "
+        "conversation, dead letters. This cannot be undone.",
         "Forget", work, _user_path(request, name, user), typed=True,
     )  # fmt: skip
 
@@ -166,7 +167,7 @@ async def purge(request: Request) -> Ask:
 
 _USER, _LETTER = "/buffers/{buffer}/users/{user}", "/buffers/{buffer}/letters/{letter}"
 PAGES = (
-    Page("/buffers", "buffers.html", "buffers", look, ticks=samples),
+    Page("/buffers", "buffers.html", "buffers", look, sampled=True),
     Page("/buffers/{buffer}", "buffer.html", "buffers", look_at_one, every=3.0),
     Page(_USER, "user.html", "buffers", look_at_user, every=1.0),
     Page(_LETTER, "letter.html", "buffers", look_at_letter, every=0.0),

@@ -17,6 +17,7 @@ TOP, FLOOR = 8, 80
 _NICE = (1.0, 2.0, 2.5, 5.0, 10.0)
 
 Values = Sequence[float | None]
+Show = Callable[[float | None], str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +37,7 @@ class Chart:
     lines: tuple[Line, ...]
     start: float
     step: float
-    show: Callable[[float | None], str] = rate
+    show: Show = rate
 
     @property
     def latest(self) -> float | None:
@@ -56,7 +57,7 @@ class Chart:
     @property
     def top_label(self) -> str:
         """The round number up there, without the decimals of a measured one."""
-        return f"{self.top:g}" if self.show is rate else self.show(self.top).replace(".0 ", " ")
+        return self.show(self.top).replace(".0 ", " ") if self.unit == "s" else f"{self.top:g}"
 
 
 def ceiling(value: float) -> float:
@@ -77,6 +78,7 @@ def draw(chart: Chart) -> Markup:
     ]
     for number, line in enumerate(chart.lines):
         body += _line(line.values, top, count, number)
+    body.append(Markup('<line class="guide" x1="-9" x2="-9" y1="{}" y2="{}"/>').format(TOP, FLOOR))
     summary = f"{chart.title}: now {chart.show(chart.latest)} {chart.unit}, highest {chart.show(chart.highest)}"
     return Markup(
         '<svg class="chart" viewBox="0 0 {} {}" preserveAspectRatio="none" role="img" aria-label="{}" '

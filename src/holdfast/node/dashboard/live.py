@@ -10,14 +10,13 @@ import asyncio
 import json
 import logging
 import time
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator
 
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from holdfast import HoldfastError
-from holdfast.adapters.problems import problem
 from holdfast.node import access
 from holdfast.node.dashboard.site import Page, Site
 from holdfast.node.state import node_of
@@ -25,6 +24,8 @@ from holdfast.node.state import node_of
 log = logging.getLogger("holdfast.node")
 LONGEST = 600.0
 """Seconds after which a stream ends. The browser comes back, and its rights are looked at anew."""
+PATIENCE = 4.0
+"""Seconds for one look: a reader should not take what is old for what is, as long as a client would try."""
 HEADERS = {"Cache-Control": "no-store, no-transform", "X-Accel-Buffering": "no"}
 
 
@@ -39,8 +40,8 @@ def message(kind: str, data: object, event_id: str = "") -> str:
     return f"{head}event: {kind}\ndata: {json.dumps(data)}\n\n"
 
 
-def _trouble(error: HoldfastError) -> str:
-    return message("trouble", {"title": problem(error, direct=True).title, "detail": str(error)})
+def _trouble(error: HoldfastError | TimeoutError) -> str:
+    return message("trouble", {"detail": str(error) or f"no answer for {PATIENCE:g} s"})
 
 
 class Stream(StreamingResponse):
@@ -87,33 +88,25 @@ async def _changes(site: Site, page: Page, request: Request) -> AsyncGenerator[s
 
 async def _patches(site: Site, page: Page, request: Request, queue: asyncio.Queue[str | None]) -> None:
     sent: dict[str, str] = {}
+    pause = node_of(request).config.sample if page.sampled else page.every
     try:
-        async for _ in _ticks(page, request):
+        while True:
             try:
-                context = {**site.context(request, page.section), **await page.look(request), "live": True}
-            except HoldfastError as error:
+                async with asyncio.timeout(PATIENCE):
+                    context = {**site.context(request, page.section), **await page.look(request), "live": True}
+            except (HoldfastError, TimeoutError) as error:
                 await queue.put(_trouble(error))
-                continue
-            made = site.blocks(page.template, context)
-            changed = {name: html for name, html in made.items() if sent.get(name) != html}
-            sent = made
-            await queue.put(message("patch", {"now": context["now"], "parts": changed}))
+            else:
+                made = site.blocks(page.template, context)
+                changed = {name: html for name, html in made.items() if sent.get(name) != html}
+                sent = made
+                await queue.put(message("patch", {"now": context["now"], "parts": changed}))
+            await asyncio.sleep(pause)
     finally:
         # Also when it broke: a stream that says nothing more would look like a page on which nothing happens.
         while queue.full():
             queue.get_nowait()
         queue.put_nowait(None)
-
-
-async def _ticks(page: Page, request: Request) -> AsyncIterator[None]:
-    """When to look."""
-    if page.ticks is not None:
-        async for _ in page.ticks(request):
-            yield
-        return
-    while True:
-        yield
-        await asyncio.sleep(page.every)
 
 
 async def _rows(site: Site, page: Page, request: Request, queue: asyncio.Queue[str | None]) -> None:

@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from holdfast import ConfigurationError, Monitor, Push, Snapshot
 from holdfast.node.dashboard.asking import Action, Ask, Given
-from holdfast.node.dashboard.site import Page, count_of, goto, json_or_text, measured, named, piece, root_of, samples
+from holdfast.node.dashboard.site import Page, count_of, goto, json_or_text, measured, named, piece, root_of
 from holdfast.node.dashboard.text import shown, token
 from holdfast.node.state import node_of
 
@@ -174,7 +174,7 @@ async def purge(request: Request) -> Ask:
 
 _THING, _LETTER = "/monitors/{monitor}/things/{thing}", "/monitors/{monitor}/letters/{letter}"
 PAGES = (
-    Page("/monitors", "monitors.html", "monitors", look, ticks=samples),
+    Page("/monitors", "monitors.html", "monitors", look, sampled=True),
     Page("/monitors/{monitor}", "monitor.html", "monitors", look_at_one, every=3.0),
     Page(_THING, "thing.html", "monitors", look_at_thing),
 )

@@ -8,9 +8,9 @@ from typing import Any
 
 from starlette.requests import Request
 
-from holdfast.node.dashboard.charts import Chart, Line
-from holdfast.node.dashboard.site import Page, count_of, samples
-from holdfast.node.dashboard.text import seconds
+from holdfast.node.dashboard.charts import Chart, Line, Show
+from holdfast.node.dashboard.site import Page, count_of
+from holdfast.node.dashboard.text import number, seconds
 from holdfast.node.state import node_of
 
 SPANS = ((300, "5 min"), (900, "15 min"), (3600, "1 h"), (21_600, "6 h"), (172_800, "2 d"))
@@ -29,6 +29,15 @@ TIMES = (
     ("Run", "run", "from taking a run to its end"),
     ("Deliver", "deliver", "the attempt that a subscriber accepted"),
 )
+GAUGES: tuple[tuple[str, tuple[str, ...], Show, str], ...] = (
+    ("Users waiting", ("users", "due"), number, "users with messages; users whom a worker should look at"),
+    ("Oldest message", ("oldest",), seconds, "how long the oldest message of all buffers has waited"),
+    ("Runs", ("runs.running", "runs.queued"), number, "running, and waiting to be run"),
+    ("Locks in use", ("locks",), number, "held, or waited for"),
+)
+"""Name, what nodes have measured, how it is shown, and what it is."""
+BRIDGED = 3
+"""Pieces of time without a measurement that are drawn over: nodes take turns, and one may be late."""
 LOSSES = (
     ("Leases lost", ("lost",), "a holder was too slow, or was ended"),
     ("Batches lost", ("lost_batches",), "handed out again"),
@@ -63,6 +72,7 @@ async def look(request: Request) -> dict[str, Any]:
     return {
         "page_title": "Overview", "now": series.now, "span": span, "spans": SPANS,
         "rates": [_rate(series.step, slots, *one[:2]) for one in RATES], "notes": [one[2] for one in RATES],
+        "gauges": [_gauge(series.step, slots, *one[:3]) for one in GAUGES], "gauge_notes": [one[3] for one in GAUGES],
         "times": [_time(series.step, slots, *one[:2]) for one in TIMES], "time_notes": [one[2] for one in TIMES],
         "processes": sorted(processes, key=lambda one: (not one.alive, one.host, one.pid)),
         "sample": sample, "backlog": _backlog(sample), "run_states": _run_states(sample),
@@ -87,6 +97,21 @@ def _time(step: float, slots: list[Any], title: str, name: str) -> Chart:
         Line("p50", [one.p50 if one and one.count else None for one in found]),
     )
     return Chart(title, "s", lines, slots[0].at if slots else 0.0, step, seconds)
+
+
+def _gauge(step: float, slots: list[Any], title: str, names: tuple[str, ...], show: Show) -> Chart:
+    lines = [Line(name.rpartition(".")[2], _bridged([slot.gauges.get(name) for slot in slots])) for name in names]
+    return Chart(title, "s" if show is seconds else "", tuple(lines), slots[0].at if slots else 0.0, step, show)
+
+
+def _bridged(values: list[float | None]) -> list[float | None]:
+    """A gap of a few pieces has the value before it."""
+    found: list[float | None] = []
+    last, missing = None, 0
+    for value in values:
+        last, missing = (last, missing + 1) if value is None else (value, 0)
+        found.append(last if missing <= BRIDGED else None)
+    return found
 
 
 def _risen(slots: list[Any], names: Iterable[str]) -> int:
@@ -129,4 +154,4 @@ def _run_states(sample: dict[str, Any]) -> dict[str, int]:
     return found
 
 
-PAGES = (Page("/", "overview.html", "", look, ticks=samples),)
+PAGES = (Page("/", "overview.html", "", look, sampled=True),)

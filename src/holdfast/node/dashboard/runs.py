@@ -12,7 +12,7 @@ from starlette.responses import Response
 
 from holdfast import Event, Run, Runs
 from holdfast.node.dashboard.asking import Action, Ask, Given, Reveal
-from holdfast.node.dashboard.site import Page, Rows, count_of, goto, measured, named, piece, root_of, samples
+from holdfast.node.dashboard.site import Page, Rows, count_of, goto, measured, named, piece, root_of
 from holdfast.node.dashboard.text import Id, shown, token
 from holdfast.node.state import node_of
 
@@ -167,7 +167,7 @@ async def stop(request: Request) -> Ask:
 
 _RUN = "/runs/{runs}/{run}"
 PAGES = (
-    Page("/runs", "runs.html", "runs", look, ticks=samples),
+    Page("/runs", "runs.html", "runs", look, sampled=True),
     Page("/runs/{runs}", "collection.html", "runs", look_at_one),
     Page(_RUN, "run.html", "runs", look_at_run, every=1.0, feed=feed),
 )

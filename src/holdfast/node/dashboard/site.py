@@ -65,8 +65,8 @@ class Page:
     look: Look
     every: float = 2.0
     """Seconds between two looks of a live page; 0.0: it is not live."""
-    ticks: Callable[[Request], AsyncIterator[object]] | None = None
-    """Look at each of these instead."""
+    sampled: bool = False
+    """It shows the node's samples: look as often as there is one."""
     feed: Callable[[Request, str], AsyncIterator[Rows]] | None = None
     """Rows that are added to the page's list as they come, after the one with this id."""
 
@@ -212,11 +212,6 @@ async def measured(request: Request, kind: str, most: int) -> tuple[list[tuple[s
     names = await node.names(KINDS[kind])
     sample = (await node.sampler.fresh()).get(kind, {})
     return [(name, sample.get(name)) for name in names[:most]], max(0, len(names) - most)
-
-
-def samples(request: Request) -> AsyncIterator[object]:
-    """When to look at a page that shows the node's samples."""
-    return node_of(request).sampler.watch()
 
 
 def goto(request: Request, address: str, flash: str = "") -> Response:

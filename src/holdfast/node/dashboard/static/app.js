@@ -148,10 +148,15 @@
 
   // -- charts: the value under the pointer ------------------------------------------------------------------------------
 
-  const UNITS = { s: (v) => (v < 1 ? `${+(v * 1000).toPrecision(3)} ms` : span(v)), "/s": (v) => `${+v.toPrecision(3)}/s` };
+  const UNITS = { s: (v) => (v < 1 ? `${+(v * 1000).toPrecision(3)} ms` : span(v)), "": (v) => String(v), "/s": (v) => `${+v.toPrecision(3)}/s` };
+  const guide = (plot, x) => ["x1", "x2"].forEach((side) => one(".guide", plot)?.setAttribute(side, x));
   document.addEventListener("pointermove", (event) => {
     const chart = event.target.closest?.(".plot")?.querySelector(".chart");
-    for (const tip of all(".tip:not([hidden])")) if (tip.parentElement !== chart?.parentElement) tip.hidden = true;
+    for (const tip of all(".tip:not([hidden])")) {
+      if (tip.parentElement === chart?.parentElement) continue;
+      tip.hidden = true;
+      guide(tip.parentElement, -9);
+    }
     if (!chart) return;
     const box = chart.getBoundingClientRect();
     const share = Math.min(1, Math.max(0, (event.clientX - box.left) / box.width));
@@ -165,6 +170,7 @@
     tip.hidden = false;
     write(tip, `${time.toISOString().slice(11, 19)}  ${shown.join("  ") || "nothing"}`);
     tip.classList.toggle("left", share > 0.5);
+    guide(chart.parentElement, (at / Math.max(1, count - 1)) * chart.viewBox.baseVal.width);
   });
 
   // -- actions: the form of the next page, as a dialog ------------------------------------------------------------------
