@@ -5,6 +5,8 @@ BIN    := $(VENV)/bin
 JOBS   ?= 4
 READY  := $(VENV)/.ready
 NODE   := $(VENV)/.node
+# A plugin that comes with a dependency and is of no use here costs each process of the tests half a second.
+PYTEST := $(BIN)/python -m pytest -p no:langsmith_plugin -n $(JOBS)
 
 .PHONY: up test check bench chaos sync docs screenshots lock clean system
 
@@ -30,8 +32,8 @@ up: $(NODE)
 # Written once, not compiled anew by each of the many processes that the tests start, whatever the environment says.
 test: export PYTHONDONTWRITEBYTECODE =
 test: $(READY) system
-	$(BIN)/python -m pytest -n $(JOBS) --ignore=tests/chaos $(ARGS)
-	$(if $(ARGS),,$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup tests/chaos)  # by themselves: they need the whole machine
+	$(PYTEST) --ignore=tests/chaos $(ARGS)
+	$(if $(ARGS),,$(PYTEST) -p no:schemathesis --dist loadgroup tests/chaos)  # by themselves: they need the whole machine
 
 check: $(READY)
 	$(BIN)/ruff check .

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import holdfast
+from support.each import each
 
 PACKAGE = Path(holdfast.__file__).parent
 ROOT = Path(__file__).parents[1]
@@ -117,7 +118,7 @@ def wrong(part: str, imported: set[tuple[str, str]]) -> list[str]:
 # -- the arrows -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("file", files(), ids=lambda file: str(file.relative_to(PACKAGE)))
+@each("file", files(), lambda file: str(file.relative_to(PACKAGE)))
 def test_a_file_imports_only_what_its_room_may_know(file: Path) -> None:
     assert wrong(part_of(file), imported_by(file)) == []
 
@@ -203,7 +204,7 @@ def forbidden(source: str) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("file", files(), ids=lambda file: str(file.relative_to(PACKAGE)))
+@each("file", files(), lambda file: str(file.relative_to(PACKAGE)))
 def test_no_wall_clock_and_no_pickle(file: Path) -> None:
     # One file holds this machine's clock against the server's, for whoever asks how far they are apart.
     known = ["time.time"] if file.relative_to(PACKAGE).as_posix() == "cli/clock.py" else []

@@ -14,11 +14,15 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 import pytest
 
 from holdfast.keys import shard_of
+from support.nursery import Fresh
 
 ROOT = Path(__file__).parent.parent
 NOTHING: Any = ()
 LONGEST = 60.0
 """Seconds that one example may take. It takes one; a machine that is busy with other tests may need more."""
+
+PYTEST = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:langsmith_plugin", "-p", "no:schemathesis")
+"""Without what a project need not have, and what takes longer than the example."""
 
 
 def load(path: Path) -> Any:
@@ -57,15 +61,20 @@ def test_it_runs_as_it_stands(text: str, tmp_path: Path) -> None:
     tested = re.search(r"^def test_", text, re.M) is not None
     file = tmp_path / ("test_example.py" if tested else "example.py")
     file.write_text(text, "utf-8")
-    command = ["-m", "pytest", "-q", "-p", "no:cacheprovider"] if tested else ["-W", "error"]
+    command = [*PYTEST, str(file)] if tested else ["-W", "error", str(file)]
     environ = {name: value for name, value in os.environ.items() if not name.startswith(("HOLDFAST_", "PYTEST_"))}
     # when it is run, expect it to end well
-    done = subprocess.run(
-        [sys.executable, *command, str(file)], cwd=tmp_path, env=environ, timeout=LONGEST, capture_output=True,
-        text=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "never retrieved" not in done.stderr, done.stderr
+    with (subprocess.Popen if tested else Fresh)(
+        [sys.executable, *command], cwd=tmp_path, env=environ, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE, text=True,
+    ) as process:  # fmt: skip
+        try:
+            out, err = process.communicate(timeout=LONGEST)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            raise
+    assert process.returncode == 0, out + err
+    assert "never retrieved" not in err, err
 
 
 def test_the_readme_begins_with_lines_that_run() -> None:

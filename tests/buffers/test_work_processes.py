@@ -23,6 +23,7 @@ from holdfast.testing import FaultProxy, LocalServer
 from holdfast.testing.ports import free_port
 from support.backends import Backend
 from support.conditions import until_blocking
+from support.nursery import Forked
 
 COMMAND = str(Path(sys.executable).with_name("holdfast"))
 LEASE = 1.0
@@ -91,7 +92,7 @@ class Running:
         command: tuple[str, ...] = (COMMAND, "work"),
     ) -> None:  # fmt: skip
         clean = {key: value for key, value in os.environ.items() if not key.startswith("HOLDFAST_")}
-        self.process = subprocess.Popen(
+        self.process = Forked(
             [*command, target, *options], cwd=directory, env=clean, text=True, stdin=stdin,
             stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         )  # fmt: skip

@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
+import subprocess
+from types import SimpleNamespace
+
+import chaos.faults.stage
+import chaos.run
+import chaos.runs
 import pytest
+
+from support.nursery import Forked
 
 # Four processes take the first four, and each of them one of the next four after it: so that none has two long ones.
 LONG = (
@@ -19,3 +27,11 @@ LONG = (
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: LONG.index(item.name) if item.name in LONG else len(LONG))
+
+
+@pytest.fixture(autouse=True)
+def forked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Started as `python -m chaos` does, each of a hundred processes would first import for a third of a second."""
+    forking = SimpleNamespace(**{**vars(subprocess), "Popen": Forked})
+    for module in (chaos.run, chaos.runs, chaos.faults.stage):
+        monkeypatch.setattr(module, "subprocess", forking)

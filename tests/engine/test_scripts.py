@@ -21,6 +21,7 @@ from holdfast.engine.status import Status
 from holdfast.errors import ConfigurationError
 from holdfast.events import Event, Renewed
 from support.conditions import until
+from support.each import each
 
 PACKAGE = Path(holdfast.__file__).parent
 FILES = sorted(PACKAGE.glob("*/lua/*.lua"))
@@ -378,9 +379,8 @@ class File:
         return Body(self.expanded)
 
 
-@pytest.fixture(params=NAMES)
-def script(request: pytest.FixtureRequest) -> File:
-    return File(request.param, source_of(request.param))
+each_script = each("script", (File(name, source_of(name)) for name in NAMES), lambda script: script.name)
+"""For what is read off a script. It reads each of them once, and says which ones are wrong."""
 
 
 @pytest.fixture(scope="module")
@@ -400,6 +400,7 @@ def test_there_are_scripts_to_look_at() -> None:
     assert {"locks/acquire", "locks/release", "locks/renew", "locks/force", "locks/inspect"} <= set(NAMES)
 
 
+@each_script
 def test_header_and_body_agree(script: File) -> None:
     assert drift(script.source, script.expanded) == []
 
@@ -440,10 +441,12 @@ def test_a_renewal_that_needs_the_queue_is_noticed() -> None:
         drift(source_of("locks/renew"), expanded)
 
 
+@each_script
 def test_title_is_the_place_of_the_file(script: File) -> None:
     assert script.header.name == script.name
 
 
+@each_script
 def test_parsed_header_is_what_the_client_uses(script: File) -> None:
     loaded = Scripts().get(script.name)
 
@@ -453,6 +456,7 @@ def test_parsed_header_is_what_the_client_uses(script: File) -> None:
     assert list(loaded.returns) == script.header.words
 
 
+@each_script
 def test_every_status_word_is_in_the_enum(script: File) -> None:
     assert set(script.header.words) <= set(Status)
 
@@ -463,10 +467,12 @@ def test_every_member_of_the_enum_is_some_scripts_word() -> None:
     assert {str(status) for status in Status} == declared
 
 
+@each_script
 def test_keys_have_a_type(script: File) -> None:
     assert {rest.split(" ")[0] for *_, rest in script.header.arguments["KEYS"]} <= TYPES
 
 
+@each_script
 def test_keys_are_used_as_the_type_they_are_declared_to_be(script: File, server: redis.Redis) -> None:
     # Given the type of each key by the header; a script that gives K a meaning of its own is left out
     if re.search(r"^\s*K = \{", script.expanded, re.M):
@@ -499,6 +505,7 @@ def plain(server: redis.Redis, *words: str) -> Any:
 # -- flags and commands -----------------------------------------------------------------------------------------------
 
 
+@each_script
 def test_flags_are_known_ones(script: File) -> None:
     assert script.header.flags in (set(), {"allow-oom"}, {"no-writes"})
 
@@ -509,6 +516,7 @@ def test_what_frees_or_keeps_and_only_that_is_allowed_without_memory() -> None:
     assert allowed == FREES_OR_KEEPS
 
 
+@each_script
 def test_a_script_writes_unless_it_says_that_it_does_not(script: File, server: redis.Redis) -> None:
     commands = [command for command, _, _ in script.body.commands()]
     writing = [command for command in commands if not command or "write" in flags_of(server, command)]
@@ -521,6 +529,7 @@ def flags_of(server: redis.Redis, command: str) -> set[str]:
     return {flag.decode() for flag in info[2]}
 
 
+@each_script
 def test_a_script_that_carries_an_operation_id_has_an_argument_for_it(script: File) -> None:
     named = [name for _, _, name, _ in script.header.arguments["ARGV"]]
 
@@ -528,23 +537,27 @@ def test_a_script_that_carries_an_operation_id_has_an_argument_for_it(script: Fi
     assert "opid" in named if script.header.retry == "opid" else script.header.retry == "never" or "opid" not in named
 
 
+@each_script
 def test_a_script_that_is_repeated_by_operation_id_can_say_so(script: File) -> None:
     said = "replayed" in script.header.words
 
     assert said if script.header.retry == "opid" else script.header.retry == "never" or not said
 
 
+@each_script
 def test_nothing_forbidden_is_called(script: File) -> None:
     assert not script.body.names() & FORBIDDEN
     assert "random" not in script.body.names(), "a replayed script must do the same again"
     assert not {command for command, _, _ in script.body.commands()} & SCANNING
 
 
+@each_script
 def test_only_the_server_tells_the_time(script: File) -> None:
     # `os.clock` and `os.time` exist in the sandbox of some servers.
     assert "os" not in script.body.names()
 
 
+@each_script
 def test_every_file_loads_on_the_server(script: File, server: redis.Redis) -> None:
     loaded = Scripts().get(script.name)
 

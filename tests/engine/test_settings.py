@@ -12,6 +12,7 @@ import pytest
 from holdfast import Holdfast
 from holdfast.errors import ConfigurationError
 from holdfast.settings import ENV_PREFIX, Settings
+from support.each import each
 
 FIELDS = {field.name: field for field in fields(Settings)}
 NUMBERS = [name for name, field in FIELDS.items() if field.type in ("int", "float")]
@@ -155,7 +156,7 @@ def test_bad_value_is_refused_with_what_would_do(name: str, value: Any, advice: 
     assert str(refused.value).startswith(advice)
 
 
-@pytest.mark.parametrize("name", NUMBERS)
+@each("name", NUMBERS)
 def test_numbers_are_taken_at_their_limits_and_not_beyond(name: str) -> None:
     low, high = FIELDS[name].metadata["low"], FIELDS[name].metadata["high"]
     step = 1 if FIELDS[name].type == "int" else 0.001
@@ -241,7 +242,7 @@ def test_variables_of_others_are_left_alone() -> None:
 # -- what the documentation is made from ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", FIELDS)
+@each("name", FIELDS)
 def test_every_setting_is_documented(name: str) -> None:
     doc = FIELDS[name].metadata["doc"]
 
@@ -251,7 +252,7 @@ def test_every_setting_is_documented(name: str) -> None:
     assert doc not in {field.metadata["doc"] for other, field in FIELDS.items() if other != name}
 
 
-@pytest.mark.parametrize("name", NUMBERS)
+@each("name", NUMBERS)
 def test_every_number_has_limits_around_its_default(name: str) -> None:
     field = FIELDS[name]
 
@@ -259,7 +260,7 @@ def test_every_number_has_limits_around_its_default(name: str) -> None:
     assert field.metadata["low"] < field.metadata["high"]
 
 
-@pytest.mark.parametrize("name", FIELDS)
+@each("name", FIELDS)
 def test_every_default_is_of_its_type(name: str) -> None:
     assert type(FIELDS[name].default).__name__ == FIELDS[name].type
 

@@ -21,6 +21,7 @@ from memory_help import Batch, Says, WithoutFence, contents, drop_unique_key, ro
 from holdfast.errors import ConfigurationError, Fenced, LeaseLost
 from holdfast.memory import Memory, NewEntry, Store, Verbatim
 from support.conditions import until_blocking
+from support.nursery import Forked
 
 ENTRY = [NewEntry("episodic", "green tea")]
 
@@ -255,7 +256,7 @@ class Worker:
     """A process with a memory."""
 
     def __init__(self, url: str, *options: str) -> None:
-        self._process = subprocess.Popen(
+        self._process = Forked(
             [sys.executable, "-W", "error", str(Path(__file__).with_name("memory_worker.py")), url, *options],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
         )  # fmt: skip

@@ -14,6 +14,7 @@ import pytest
 
 from holdfast.sync import Holdfast
 from support.backends import Backend
+from support.nursery import Forked
 
 APPS = Path(__file__).with_name("once_process_apps.py")
 LEASE = 0.6
@@ -24,7 +25,7 @@ class App:
 
     def __init__(self, *arguments: Any) -> None:
         command = [sys.executable, str(APPS), *map(str, arguments)]
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.process = Forked(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     def hear(self) -> dict[str, Any]:
         line = self.process.stdout.readline()

@@ -27,7 +27,8 @@ from holdfast.runs.feed import Reader
 from support.actors import Fleet
 from support.backends import Backend
 from support.conditions import until
-from support.faults import FAULTS, every_pair, every_step, install
+from support.depth import DEEP
+from support.faults import FAULTS, every_pair, every_step, install, worth_a_thread
 from support.mutants import Edited
 
 QUICK = {"call_timeout": 0.3, "retry_for": 2.0}
@@ -121,11 +122,14 @@ async def run_with(
     return bool(plan.hits)
 
 
+# What an error reply means is decided in one place for both twins.
+ON_THREADS = [fault for fault in (*FAULTS, "late") if DEEP or worth_a_thread(fault)]
+
+
 @pytest.mark.parametrize("operation", OPERATIONS)
 async def test_every_single_fault(crew: Fleet, server: redis.Redis, api: str, operation: str):
     bystander = await crew.actor()
-    # What an error reply means is decided in one place for both twins.
-    for fault in SINGLE if api == "async" else (*FAULTS, "late"):
+    for fault in SINGLE if api == "async" else ON_THREADS:
         steps = 0
         for faults in every_step(fault):
             plan = RunPlan(faults, cancellation(api))
@@ -154,6 +158,8 @@ async def test_every_pair_of_faults(crew: Fleet, server: redis.Redis, api: str, 
         return len(plan.hits)
 
     for pair in PAIRS:
+        if api == "sync" and not DEEP and not worth_a_thread(*pair):
+            continue
         assert await every_pair(run, *pair, longest=4) >= 1
 
 

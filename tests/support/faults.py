@@ -18,6 +18,14 @@ SOON = 0.002
 """Where nothing else goes wrong it is not worth waiting before the next attempt."""
 
 
+def worth_a_thread(*faults: str) -> bool:
+    """Whether these, met by a blocking client, say more than when they are met by an asynchronous one.
+
+    A lost reply is thrown into the flow, which both twins share, and no driver sees it. How a caller is interrupted
+    differs; and the first fault of all is tried on both."""
+    return faults == ("reply dropped",) or any(fault.startswith("cancel") for fault in faults)
+
+
 class Plan:
     """Which effect of all that a client yields meets which fault. `hits` says how many were met."""
 

@@ -12,6 +12,8 @@ import threading
 from pathlib import Path
 from typing import Any, Self
 
+from support.nursery import Forked
+
 WORKER = Path(__file__).with_name("worker.py")
 
 
@@ -19,7 +21,7 @@ class Worker:
     """One worker process."""
 
     def __init__(self, url: str, *options: str, **settings: Any) -> None:
-        self._process = subprocess.Popen(
+        self._process = Forked(
             [sys.executable, str(WORKER), url, *options],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
