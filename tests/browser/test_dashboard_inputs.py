@@ -16,8 +16,8 @@ from holdfast.node.dashboard.text import token
 
 ODD = (
     "", " ", "x", "0", "-1", "9" * 20, "NaN", "[", "[]", "[1]", "[null]", '["a"]', '[["a"]]', '"\\ud800"',
-    '{"a": 1e999}', "\x00", "\n", "\u202e", "a" * 600, "~", "~a", "~////", "%", "..", "null", "1-1", "1763210000000-0", "3.17",
-    "64.1", "rw", "<b>", *map(token, HOSTILE),
+    '{"a": 1e999}', "\x00", "\n", "\u202e", "a" * 600, "~", "~a", "~////", "%", "..", "null", "1-1", "1763210000000-0",
+    "3.17", "64.1", "rw", "<b>", *map(token, HOSTILE),
 )  # fmt: skip
 NAMES = ("waiting", "agent", "chat", "venues", "sour", *ODD)
 QUERIES = (

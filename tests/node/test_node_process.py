@@ -15,7 +15,7 @@ from node_running import good, read_events, wait_until
 def test_it_says_where_it_is_drains_and_leaves_nothing(tmp_path: Path):
     """A handler that runs finishes, a reader's stream ends whole and goes on at the next node, and no process is left."""
     (tmp_path / "upapp.py").write_text(APP)
-    with Up(tmp_path, "--app", "upapp:hf", HOLDFAST_DRAIN="4") as up:
+    with Up(tmp_path, "--app", "upapp:hf", HOLDFAST_DRAIN="2") as up:
         up.ready()
         assert [line.split()[0] for line in up.said[up.said.index("Try") + 1 :]][:2] == ["curl", "curl"]
         with up.http() as http:

@@ -70,6 +70,7 @@ def append(
         dropped = {reason: number for reason, number in counts if number} or NOTHING
     if core.tally is not None:
         core.tally.add("appended", count)
+        core.use("buffer", spec.name)
     if core.events:
         _alert(core, spec, place, reply[1], reply[2] / 1000, count, dropped)
     return Appended(ids[-1], reply[1], dropped, ids, reply[0] != _STORED)

@@ -59,6 +59,7 @@ def take(core: Core, spec: BufferSpec, place: Place, terms: Terms, home: Home) -
     """What is ready of one user, as a batch; None if nothing is. Raises NotAcquired if a batch is in flight.
 
     Cancelled in the middle, it gives back what may have been taken."""
+    core.use("buffer", spec.name)
     while True:
         token, asked = core.new_token(), core.clock()
         args = (place.user, place.base, token, int(terms.lease * 1000), terms.most, terms.attempts)

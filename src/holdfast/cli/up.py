@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import shlex
 import sys
+from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any
@@ -49,9 +51,23 @@ def up(
         "server_port": server_port, "app": app, "processes": processes, "playground": playground or None,
         "store": store, "log_format": log_format, "log_level": log_level,
     }  # fmt: skip
-    if config is not None:
-        os.environ[f"{ENV_PREFIX}CONFIG"] = str(config.resolve())  # the workers read it, too
-    run(_up({name: value for name, value in given.items() if value is not None}, token_file, new_token))
+    with _configured(config):
+        run(_up({name: value for name, value in given.items() if value is not None}, token_file, new_token))
+
+
+@contextlib.contextmanager
+def _configured(file: Path | None) -> Iterator[None]:
+    """The client and the workers read the same file."""
+    name = f"{ENV_PREFIX}CONFIG"
+    before = os.environ.get(name)
+    if file is not None:
+        os.environ[name] = str(file.resolve())
+    try:
+        yield
+    finally:
+        os.environ.pop(name, None)
+        if before is not None:
+            os.environ[name] = before
 
 
 async def _up(given: dict[str, Any], token_file: Path | None, make_token: bool) -> None:

@@ -32,6 +32,8 @@ CLOSE_SECONDS = 5.0
 TOKENS_AT_ONCE = 128
 EARLY = 256
 USED = 10_000
+OURS = "holdfast."
+"""What we use ourselves is nobody's business."""
 
 
 class SharedFeed(Protocol):
@@ -100,8 +102,8 @@ class Core:
         self.feeds_lock = threading.Lock()
         self.undoing: dict[str, dict[bytes, None]] = {}
         """Marks that are being taken back, by space: for this process they are not there."""
-        self.used: dict[str, None] = {}
-        """Collections that this process named, as kind:name."""
+        self.used: dict[tuple[str, str], None] = {}
+        """Kind and name of the collections that this process works with."""
         self.working: tuple[str, ...] = ()
         """Those it works on now."""
         self.tally: Tally | None = None
@@ -258,12 +260,10 @@ class Core:
         else:
             logging.getLogger("holdfast").warning(text)
 
-    def use(self, kind: str, name: object) -> None:
-        """This process uses a collection: the fleet is told."""
-        if len(self.used) < USED and isinstance(name, (str, bytes)):
-            text = name if isinstance(name, str) else name.decode("utf-8", "replace")
-            if not text.startswith("holdfast."):  # what we use ourselves is nobody's business
-                self.used[f"{kind}:{text}"] = None
+    def use(self, kind: str, name: str) -> None:
+        """This process works with a collection: the fleet is told. Only looking at one is no use of it."""
+        if (kind, name) not in self.used and len(self.used) < USED and not name.startswith(OURS):
+            self.used[kind, name] = None
 
     # -- feeds --------------------------------------------------------------------------------------------------
 

@@ -71,6 +71,10 @@ class Tally:
         with self._lock:
             self._counts[_LABELS[timed][bisect_left(BOUNDS, seconds)]] += 1
 
+    def __bool__(self) -> bool:
+        """Was anything counted since?"""
+        return bool(self._counts) or self._rest.counts() != self._known
+
     def risen(self) -> dict[str, int]:
         """By how much each counter rose since the last time this was asked."""
         with self._lock:
@@ -129,7 +133,7 @@ class Reporter:
         """Before the client closes: what was done since, and goodbye. Not important enough to wait for."""
         self._leaving = True
         self._chore()
-        if self._failed or not (self._number or self._core.used):
+        if self._failed or not (self._number or self._core.used or self._tally):
             return
         with contextlib.suppress(HoldfastError):
             if self._unsent is not None:  # a report under way, or one without an answer: it is counted once
@@ -137,7 +141,8 @@ class Reporter:
             yield from self._send(bye=True)
 
     def _send(self, *, bye: bool) -> Flow[None]:
-        core, used = self._core, list(self._core.used)
+        core = self._core
+        used = list(dict.fromkeys([*core.working, *(f"{kind}:{name}" for kind, name in list(core.used))]))
         if self._unsent is None:
             fresh = [name for name in used if name not in self._told][:NAMES_AT_ONCE]
             # All of them now and then, so that what is in use is not forgotten.

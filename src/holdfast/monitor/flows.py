@@ -70,6 +70,7 @@ def observe(core: Core, spec: MonitorSpec, seen: Sequence[Seen]) -> Flow[list[Ob
             spec.base, core.new_op(), int(spec.keep * 1000), int(spec.window * 1000), spec.backlog,
         ]  # fmt: skip
         lead = core.carried()
+        core.use("monitor", spec.name)
         for one in chosen.values():
             args += (one.digest, one.state, lead + one.identity, one.observed)
         reply = yield from ask(core, spec, "monitor/observe", (spec.key("log"), spec.none, *chosen), args)

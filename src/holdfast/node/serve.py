@@ -86,8 +86,12 @@ async def serve(
     given = {"name": "node", **(settings or {})}
     stop, hurry = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
+
+    def asked() -> None:
+        (hurry if stop.is_set() else stop).set()
+
     for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, lambda: (hurry if stop.is_set() else stop).set())
+        loop.add_signal_handler(number, asked)
     try:
         async with Holdfast(url, observers=observers, **given) as hf:
             app = NodeApp(Node(hf, config, access, store))

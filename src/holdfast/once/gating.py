@@ -63,6 +63,7 @@ def check(core: Core, spec: GateSpec, things: Sequence[tuple[Any, Any]], fields:
     """One round trip for each shard touched. A thing that is named twice is judged in the order given."""
     fields = spec.fields if fields is None else check_names("fields", fields)
     space = spec.space
+    core.use("gate", spec.name)
     for thing in things:
         if not isinstance(thing, (tuple, list)) or len(thing) != 2:
             raise ConfigurationError(f"pass pairs of key and state, not {type(thing).__name__}")

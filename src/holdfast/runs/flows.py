@@ -45,6 +45,7 @@ def owner_part(core: Core) -> str:
 
 def start(core: Core, spec: RunSpec, run: Id, data: Any, key: Id | None, conflict: str) -> Flow[Run]:
     place, part, payload = spec.place(run), key_part(key), encode(data, spec.max_data)
+    core.use("runs", spec.name)
     digest = spec.digest(part, payload)
     if core.tracing is not None:
         payload = core.carried() + payload

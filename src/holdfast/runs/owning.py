@@ -41,6 +41,7 @@ def claim(
 ) -> Flow[Given]:
     """Cancelled in the middle, it gives back what may have been taken."""
     place, part, payload = spec.place(run), key_part(key), encode(data, spec.max_data)
+    core.use("runs", spec.name)
     token, asked, digest = core.new_token(), core.clock(), spec.digest(part, payload)
     if core.tracing is not None:
         payload = core.carried() + payload

@@ -34,6 +34,8 @@ def save(
     After a lost reply it goes on with a script that first looks whether the entries are there, so they are stored
     once. Cancelled in between, they may or may not be stored."""
     batch = spec.batch(core, drafts)
+    if core.tally is not None:
+        core.use("sessions", spec.name if isinstance(spec.name, str) else spec.name.decode("utf-8", "replace"))
     seconds = spec.seconds(ttl)
     started = core.clock()
     until = started + core.settings.retry_for

@@ -280,7 +280,6 @@ class Holdfast(OnceCalls, MonitorCalls):
             conversations=s.conversations if conversations is None else conversations,
             conversation_ttl=s.conversation_ttl if conversation_ttl is None else conversation_ttl,
         )  # fmt: skip
-        self._core.use("buffer", name)
         return Buffer(self._core, lambda: self._driver, spec)
 
     def absorber(
@@ -365,7 +364,6 @@ class Holdfast(OnceCalls, MonitorCalls):
             retention=retention, max_events=max_events, max_event_bytes=max_event_bytes, emit_delay=emit_delay,
             max_waiting=max_waiting, max_queued=max_queued, stuck_after=stuck_after, archive=archive,
         )  # fmt: skip
-        self._core.use("runs", name)
         return Runs(self._core, lambda: self._driver, spec)
 
     def runner(
@@ -413,12 +411,10 @@ class Holdfast(OnceCalls, MonitorCalls):
         settings. `max_tokens` bounds it too, counted by `count_tokens`, a function of a message (a dict with role,
         content, tool_calls, …) that answers a whole number; without it a token is taken for four bytes as stored.
         Bounds are applied by whoever saves: let everybody name the same."""
-        made = Sessions(
+        return Sessions(
             self._core, lambda: self._driver, name, max_entries=max_entries, ttl=ttl, max_tokens=max_tokens,
             max_bytes=max_bytes, count_tokens=count_tokens,
         )  # fmt: skip
-        self._core.use("sessions", name)
-        return made
 
     # -- operating ----------------------------------------------------------------------------------------------
 

@@ -57,7 +57,6 @@ class MonitorCalls:
                 raise ConfigurationError("pass allow as a list of hosts, not as one text")
             parts = self._parts[name] = MonitorParts(store, allow, check_count("workers", workers, 1, 1000))
             self._monitors[name] = MonitorWorker(self._core, spec, parts)
-            self._core.use("monitor", name)
         elif (store is not None and parts.store is not store) or (allow and tuple(allow) != parts.allow):
             raise ConfigurationError(f"pass the same store and allow each time: {name!r} was made with others")
         return Monitor(self._core, lambda: self._driver, spec, parts)

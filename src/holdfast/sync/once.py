@@ -132,7 +132,6 @@ class OnceCalls:
             self._core, space, window=window, trailing=trailing, fields=fields, ignore=ignore, keep=keep,
             policy=on_outage,
         )  # fmt: skip
-        self._core.use("gate", space)
         return Gate(self._core, lambda: self._driver, spec)
 
     def settled(self, gate: Gate, *, lease: float = 30.0) -> Callable[[N], N]:

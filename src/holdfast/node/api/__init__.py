@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import BaseRoute, Route
@@ -26,7 +28,7 @@ def routes() -> list[BaseRoute]:
     async def document(request: Request) -> Response:
         require(request, "read")
         root = request.scope.get("root_path", "")
-        needed = {"security": [{"token": []}]} if node_of(request).access.tokens else {}
+        needed: dict[str, Any] = {"security": [{"token": []}]} if node_of(request).access.tokens else {}
         return JSONResponse({**described, **needed, "servers": [{"url": root or "/"}]})
 
     async def page(request: Request) -> Response:

@@ -79,8 +79,9 @@ async def look(request: Request) -> dict[str, Any]:
         "losses": [*_losses(slots, totals), *_drops(slots, totals)], "totals": totals,
         "held": sum(one.leases for one in processes if one.alive),
         "lost_recent": _risen(slots, ("lost", "lost_batches", "lost_runs")),
+        "workers": sum(one.alive and bool(one.works) for one in processes),
         "alive": sum(one.alive for one in processes), "gone": sum(not one.alive for one in processes),
-        "busy": any(slot.counts for slot in slots),
+        "busy": any(totals.get(name) for _, names, _ in RATES for name in names),
     }  # fmt: skip
 
 
