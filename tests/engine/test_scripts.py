@@ -32,6 +32,8 @@ FREES_OR_KEEPS = {
     "locks/release",
     "locks/renew",
     "locks/force",
+    "fleet/record",  # what frees memory is done after it was written down
+    "fleet/outcome",
     "buffers/take",
     "buffers/claim",
     "buffers/find",

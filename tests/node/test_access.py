@@ -243,7 +243,15 @@ def test_no_token_in_what_is_shown_logged_or_answered(guarded: NodeHere, caplog:
     shown = []
     for token in secrets:
         with guarded.http(token) as http:
-            for path in ("/v1/fleet", "/v1/nothing", "/v1/locks?limit=x", "/metrics", "/docs", "/openapi.json", "/audit"):
+            for path in (
+                "/v1/fleet",
+                "/v1/nothing",
+                "/v1/locks?limit=x",
+                "/metrics",
+                "/docs",
+                "/openapi.json",
+                "/audit",
+            ):
                 answer = http.get(path)
                 shown += [answer.text, str(answer.headers)]
             shown.append(http.post("/v1/forget", json={"user": "u", "reason": "r"}).text)

@@ -66,16 +66,18 @@ def test_ids_that_look_alike_when_decoded_are_told_apart(http: httpx.Client, one
 
 def test_what_failed_is_tried_again_with_the_same_key(http: httpx.Client, hf: holdfast.sync.Holdfast):
     key = next(KEYS)
-    lease = hf.lock("taken").acquire()
-    problem(keyed(http, "/v1/locks/acquire", {"name": "taken"}, key), 409, "not-acquired")
-    lease.release()
-    held = good(keyed(http, "/v1/locks/acquire", {"name": "taken"}, key))
-    assert good(keyed(http, "/v1/locks/acquire", {"name": "taken"}, key)) == held, "the first answer, and not a new one"
+    hf.runs("busy").start("first", key="k")
+    body = {"id": "second", "key": "k"}
+    problem(keyed(http, "/v1/runs/busy", body, key), 409, "run-active")
+    hf.runs("busy").stop("first", "out of the way")
+    started = good(keyed(http, "/v1/runs/busy", body, key), 201)
+    hf.runs("busy").stop("second", "so that it is another one now")
+    assert good(keyed(http, "/v1/runs/busy", body, key), 201) == started, "the first answer, and not a new one"
 
     key = next(KEYS)
-    missing = "/v1/buffers/keyed/dead/1-1/replay"
-    first = keyed(http, missing, {"reason": "x"}, key)
-    assert keyed(http, missing, {"reason": "x"}, key).status_code == first.status_code >= 400
+    missing = "/v1/monitors/keyed/dead/1-1/replay"
+    for _ in range(2):
+        problem(keyed(http, missing, {"reason": "x"}, key), 404, "no-letter")
 
 
 def test_a_key_that_cannot_be_one_is_refused(http: httpx.Client, hf: holdfast.sync.Holdfast):
@@ -92,6 +94,11 @@ def test_an_answer_without_a_body_is_repeated_as_such(http: httpx.Client):
 
 
 def test_every_post_takes_a_key_or_is_safe_to_repeat():
-    """Taking has an answer that must not be repeated, and renewing is the same twice."""
+    """Taking answers a token, which is not stored, and renewing is the same twice."""
     without = {one.name for one in OPERATIONS if one.method == "POST" and not one.repeatable}
-    assert without == {"buffers_take", "buffers_renew", "locks_renew"}
+    assert without == {"buffers_take", "buffers_renew", "locks_acquire", "locks_renew"}
+
+
+def test_no_operation_that_answers_a_token_stores_it():
+    for one in OPERATIONS:
+        assert not (one.repeatable and "token" in getattr(one.answer, "__struct_fields__", ())), one.name

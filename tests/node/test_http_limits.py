@@ -99,7 +99,9 @@ def test_data_as_deep_as_it_may_be_is_stored_and_a_little_deeper_is_not(http: ht
 
 def test_a_body_that_does_not_come_is_given_up(node: NodeHere, http: httpx.Client, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(guard, "SLOW_BODY", 0.2)
-    head = b"POST /v1/once/s HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\ncontent-length: 20\r\n\r\n"
+    head = (
+        b"POST /v1/once/s HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\ncontent-length: 20\r\n\r\n"
+    )
     answer = raw(node, head + b'{"id"')
     assert b"408" in answer.splitlines()[0]
     assert b"slow-body" in answer
@@ -108,7 +110,9 @@ def test_a_body_that_does_not_come_is_given_up(node: NodeHere, http: httpx.Clien
 
 def test_a_slow_body_does_not_hold_up_others(node: NodeHere, http: httpx.Client):
     host, port = node.address.removeprefix("http://").split(":")
-    head = b"POST /v1/once/s HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\ncontent-length: 20\r\n\r\n"
+    head = (
+        b"POST /v1/once/s HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\ncontent-length: 20\r\n\r\n"
+    )
     lines = [socket.create_connection((host, int(port))) for _ in range(20)]
     try:
         for line in lines:

@@ -177,9 +177,7 @@ def test_without_names_a_user_is_forgotten_in_all_that_the_fleet_uses(http: http
     assert hf.buffer("known").stats("everywhere").waiting == 0
 
 
-def test_a_collection_that_cannot_be_is_said_and_the_rest_is_forgotten(
-    http: httpx.Client, hf: holdfast.sync.Holdfast
-):
+def test_a_collection_that_cannot_be_is_said_and_the_rest_is_forgotten(http: httpx.Client, hf: holdfast.sync.Holdfast):
     hf.buffer("fine").append("partly", 1)
     body = {"user": "partly", "reason": "asked", "buffers": ["not\nvalid" * 40, "fine"], "sessions": []}
     answer = http.post("/v1/forget", json=body)

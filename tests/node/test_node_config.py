@@ -45,7 +45,7 @@ def settings(found: Result) -> dict[str, tuple[object, str]]:
 
 def test_flags_win_over_the_environment_over_the_file_over_the_defaults(run, tmp_path: Path):
     file = tmp_path / "holdfast.toml"
-    file.write_text('[holdfast]\nttl = 12.5\n[node]\nport = 1111\nrate = 7.0\n')
+    file.write_text("[holdfast]\nttl = 12.5\n[node]\nport = 1111\nrate = 7.0\n")
     found = settings(run("config", "--json", "--config", str(file)))
     assert found["holdfast.ttl"] == (12.5, str(file))
     assert found["node.port"] == (1111, str(file))
@@ -68,7 +68,9 @@ def test_a_flag_of_up_wins(run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr("holdfast.node.serve.serve", serve)
     file = tmp_path / "holdfast.toml"
     file.write_text('[node]\nport = 1111\nhost = "127.0.0.9"\nrate = 7.0\n')
-    found = run("up", "--port", "3333", "--config", str(file), HOLDFAST_NODE_PORT="2222", HOLDFAST_NODE_HOST="127.0.0.8")
+    found = run(
+        "up", "--port", "3333", "--config", str(file), HOLDFAST_NODE_PORT="2222", HOLDFAST_NODE_HOST="127.0.0.8"
+    )
     assert found.exit_code == 0, found.output
     assert (seen[0].port, seen[0].host, seen[0].rate) == (3333, "127.0.0.8", 7.0)
 

@@ -43,8 +43,10 @@ def _ask(core: Core, script: str, names: Sequence[str], args: Sequence[Any]) -> 
 
 def report(
     core: Core, number: int, record: bytes, names: Sequence[str], counts: Mapping[str, int], bye: bool
-) -> Flow[None]:
-    """What this process is and did since its last report. Counted once, however often it is sent."""
+) -> Flow[bool]:
+    """What this process is and did since its last report. Counted once, however often it is sent.
+
+    True: the server did not know the process."""
     base = core.keys.base(TAG)
     args: list[Any] = [base, core.client_id, number, record, int(bye), len(names)]
     args += [name.encode("utf-8", "surrogatepass") for name in names]
@@ -52,7 +54,8 @@ def report(
         args += (counter, rise)
     keys = (f"{base}p:{core.client_id}", f"{base}alive", f"{base}names", f"{base}totals")
     until = core.clock() + min(core.settings.report, core.settings.call_timeout)
-    yield from call(core.scripts.get("fleet/report"), TAG, keys, args, clock=core.clock, until=until)
+    reply = yield from call(core.scripts.get("fleet/report"), TAG, keys, args, clock=core.clock, until=until)
+    return bool(reply[2])
 
 
 def gauge(core: Core, gauges: Mapping[str, float]) -> Flow[None]:

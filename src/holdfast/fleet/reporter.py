@@ -156,7 +156,9 @@ class Reporter:
             host, int(pid), label, self._version, core.settings.report, tuple(map(_text, core.working)),
             tuple(map(_text, used[:NAMES_AT_ONCE])), held["lease"], held["batch"], held["run"],
         )  # fmt: skip
-        yield from flows.report(core, self._number, msgspec.json.encode(about), names, counts, bye)
+        new = yield from flows.report(core, self._number, msgspec.json.encode(about), names, counts, bye)
+        if new and self._number > 1:
+            self._told.clear()  # the server has forgotten everything: it is told anew
         self._told.update(names)
         self._unsent = None
 

@@ -43,11 +43,13 @@ class Token:
     name: str
     scopes: frozenset[str]
     digest: bytes = field(repr=False)
+    session: str = field(repr=False)
+    """What a browser that signed in with it keeps instead of it. Another token makes it worthless."""
 
-    def session(self) -> str:
-        """What a browser that signed in with it keeps instead of it. Another token makes it worthless."""
-        mark = hmac.new(self.digest, b"holdfast browser session", hashlib.sha256).hexdigest()
-        return f"{quote(self.name, safe='')}.{mark}"
+    @classmethod
+    def of(cls, name: str, scopes: frozenset[str], digest: bytes) -> Token:
+        mark = hmac.new(digest, b"holdfast browser session", hashlib.sha256).hexdigest()
+        return cls(name, scopes, digest, f"{quote(name, safe='')}.{mark}")
 
 
 @dataclass(slots=True)
@@ -136,7 +138,7 @@ class Access:
     def _by_session(self, cookie: str) -> Token | None:
         given, found = cookie.encode(), None
         for token in self.tokens:
-            if hmac.compare_digest(token.session().encode(), given):
+            if hmac.compare_digest(token.session.encode(), given):
                 found = token
         return found
 
@@ -159,14 +161,14 @@ class Access:
 
 def tokens_of(config: NodeSettings) -> tuple[Token, ...]:
     """Raises ConfigurationError, which never quotes a token."""
-    found = [] if not config.token else [Token("operator", frozenset(SCOPES), _checked("token", config.token))]
+    found = [] if not config.token else [Token.of("operator", frozenset(SCOPES), _checked("token", config.token))]
     for entry in config.tokens.split():
         name, equals, rest = entry.partition("=")
         words, colon, text = rest.partition(":")
         scopes = frozenset(words.split("+"))
         if not (name and equals and colon) or not scopes <= set(SCOPES):
             raise ConfigurationError("write tokens as name=scope+scope:token; scopes are read, write and operate")
-        found.append(Token(name, scopes, _checked(f"the token of {name}", text)))
+        found.append(Token.of(name, scopes, _checked(f"the token of {name}", text)))
     if len({token.name for token in found}) < len(found) or len({token.digest for token in found}) < len(found):
         raise ConfigurationError("give each token a name of its own, and each name a token of its own")
     return tuple(found)
@@ -242,7 +244,7 @@ async def login(request: Request) -> Response:
         return RedirectResponse(f"{root}/login?wrong=1&next={quote(back, safe='')}", 303)
     answer = RedirectResponse(back, 303)
     answer.set_cookie(
-        COOKIE, token.session(), max_age=30 * 86_400, path=f"{root}/", httponly=True, samesite="strict",
+        COOKIE, token.session, max_age=30 * 86_400, path=f"{root}/", httponly=True, samesite="strict",
         secure=request.url.scheme == "https",
     )  # fmt: skip
     return answer

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -11,10 +12,13 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from starlette.requests import Request
 from starlette.responses import Response
 
+from holdfast import HoldfastError
 from holdfast.node.access import require
 from holdfast.node.state import node_of
 
+PATIENCE = 3.0
 NAMES = {
+    "holdfast_up": "1 while the server answers the node",
     "holdfast_buffer_users": "Users with something in a buffer",
     "holdfast_buffer_waiting_users_due": "Users whom a worker should look at now",
     "holdfast_buffer_oldest_seconds": "Since the oldest waiting message was appended",
@@ -107,11 +111,18 @@ class _Collected:
 
 
 async def metrics(request: Request) -> Response:
-    """In the format of Prometheus."""
+    """In the format of Prometheus. While the server cannot be asked, what this process itself has counted is told."""
     require(request, "read")
     node = node_of(request)
-    sample, totals = await node.sampler.fresh(), await node.hf.fleet.totals()
     fleet = CollectorRegistry()
-    fleet.register(_Collected(list(families(sample, totals))))
+    up = GaugeMetricFamily("holdfast_up", NAMES["holdfast_up"])
+    try:
+        async with asyncio.timeout(PATIENCE):
+            sample, totals = await node.sampler.fresh(), await node.hf.fleet.totals()
+        up.add_metric([], 1.0)
+        fleet.register(_Collected([up, *families(sample, totals)]))
+    except (HoldfastError, TimeoutError):
+        up.add_metric([], 0.0)
+        fleet.register(_Collected([up]))
     own = generate_latest(node.registry) if node.registry is not None else b""
     return Response(own + generate_latest(fleet), headers={"content-type": CONTENT_TYPE_LATEST})

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from starlette.requests import HTTPConnection
 
 from holdfast import Buffer, Holdfast, HoldfastError, Monitor, Runs, Sessions
+from holdfast.node.problems import Refused
 from holdfast.settings import NodeSettings
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ class Node:
         self.closing = False
         self._known: dict[tuple[str, str], Any] = {}
         self._streams: dict[asyncio.Task[Any], str] = {}
+        self._waiting: set[asyncio.Task[Any]] = set()
 
     # -- collections --------------------------------------------------------------------------------------------
 
@@ -52,7 +54,7 @@ class Node:
         return self._get("sessions", name, lambda: self.hf.sessions(name))
 
     def monitor(self, name: str) -> Monitor:
-        return self._get("monitor", name, lambda: self.hf.monitor(name, store=self.store))
+        return self._get("monitor", name, lambda: self.hf.look_at_monitor(name, store=self.store))
 
     def _get(self, kind: str, name: str, make: Callable[[], T]) -> T:
         found: T | None = self._known.get((kind, name))
@@ -86,6 +88,20 @@ class Node:
         finally:
             self._streams.pop(task, None)
 
+    async def patiently(self, work: Awaitable[T]) -> T:
+        """Wait for something that may take its time. When the node ends it is given up, and said so."""
+        task = asyncio.current_task()
+        assert task is not None
+        self._waiting.add(task)
+        try:
+            return await work
+        except asyncio.CancelledError:
+            if not self.closing:
+                raise
+            raise Refused(503, "stopping", "try again: this node is stopping", {"Retry-After": "1"}) from None
+        finally:
+            self._waiting.discard(task)
+
     @property
     def streams(self) -> int:
         """How many are open."""
@@ -95,7 +111,7 @@ class Node:
         """End the streams: whoever reads them comes back to another node, or later."""
         self.closing = True
         self.sampler.close()
-        for task in list(self._streams):
+        for task in [*self._streams, *self._waiting]:
             task.cancel()
 
     async def ready(self) -> dict[str, object]:

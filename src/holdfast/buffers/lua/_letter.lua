@@ -56,7 +56,7 @@ local function next_fence()
   local before = tonumber(call('ZSCORE', index, '!') or 0)
   local number = math.max(before + 1, now_us)
   if before > 0 and before - before % 3600000000 ~= number - number % 3600000000 then
-    call('PEXPIRE', index, math.max(604800000, 2 * (ttl + GRACE), call('PTTL', index)))
+    prolong(math.max(604800000, 2 * (ttl + GRACE), call('PTTL', index)))
   end
   return number
 end

@@ -63,7 +63,7 @@ local function schedule(quietly, number)
   end
   if added > 0 or ttl > 259200000 then
     local kept, wanted = call('PTTL', base .. 'due'), math.max(604800000, 2 * (ttl + GRACE))
-    if kept < wanted / 2 then call('PEXPIRE', base .. 'due', wanted) end
+    if kept < wanted / 2 then prolong(wanted) end
   end
   if quietly or b > 0 and token ~= '' then return end
   if at <= now then

@@ -11,6 +11,11 @@ local function write()
   end
 end
 
+-- The indexes of a shard live as long as somebody is in one of them.
+local function prolong(ms)
+  for _, index in ipairs({'due', 'old', 'big'}) do call('PEXPIRE', base .. index, ms) end
+end
+
 -- Where the user is among the oldest or the largest; 0: nowhere.
 local function rank(index, score)
   if score == 0 then

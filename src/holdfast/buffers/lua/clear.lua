@@ -28,7 +28,7 @@ end
 
 fence = next_fence()
 call('ZADD', base .. 'due', fence, '!')
-if call('PTTL', base .. 'due') < 302400000 then call('PEXPIRE', base .. 'due', 604800000) end
+if call('PTTL', base .. 'due') < 302400000 then prolong(604800000) end
 removed = n + b
 if b > 0 and token ~= '' and deadline > now then
   call('SPUBLISH', base .. 'sig:' .. string.sub(token, 1, 16), 'lost ' .. token .. ' forgotten')

@@ -1,4 +1,4 @@
-#!lua
+#!lua flags=allow-oom
 -- fleet/outcome       retry: safe
 -- KEYS  1 outcomes    hash
 -- ARGV  1 action      id of its entry

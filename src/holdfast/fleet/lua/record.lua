@@ -1,4 +1,4 @@
-#!lua
+#!lua flags=allow-oom
 -- fleet/record        retry: opid
 -- KEYS  1 audit       stream
 --       2 outcomes    hash

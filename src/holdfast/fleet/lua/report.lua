@@ -12,15 +12,15 @@
 --       6 count       names that follow
 --       7.. names     of collections in use, as kind:name; then pairs: a counter, and by how much it rose
 -- returns reported | replayed
--- reported, replayed: server ms
+-- reported, replayed: server ms, 1 if the process was not known
 
 -- include time
 local HOUR, DAY = 3600000, 86400000
 local base, id = ARGV[1], ARGV[2]
 if ARGV[5] == '1' then call('ZREM', KEYS[2], id) end
 local known = call('HGET', KEYS[1], 'number')
-if known and tonumber(known) >= tonumber(ARGV[3]) then return {'replayed', now} end
-call('HSETNX', KEYS[1], 'since', now)
+if known and tonumber(known) >= tonumber(ARGV[3]) then return {'replayed', now, 0} end
+local new = call('HSETNX', KEYS[1], 'since', now)
 call('HSET', KEYS[1], 'number', ARGV[3], 'record', ARGV[4])
 call('PEXPIRE', KEYS[1], HOUR)
 if ARGV[5] ~= '1' then
@@ -50,4 +50,4 @@ if #ARGV > first then
   call('PEXPIRE', long, 3 * DAY)
   call('PEXPIRE', KEYS[4], 366 * DAY)
 end
-return {'reported', now}
+return {'reported', now, new}

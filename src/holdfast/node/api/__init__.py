@@ -10,7 +10,7 @@ from starlette.routing import BaseRoute, Route
 
 from holdfast.node.access import require
 from holdfast.node.api import buffers, fleet, locks, monitors, once, openapi, runs, sessions
-from holdfast.node.api.operation import Operation, route
+from holdfast.node.api.operation import Operation, Routes
 from holdfast.node.state import node_of
 
 OPERATIONS: tuple[Operation, ...] = tuple(
@@ -21,9 +21,6 @@ OPERATIONS: tuple[Operation, ...] = tuple(
 def routes() -> list[BaseRoute]:
     """All of them, and the pages that describe them."""
     described = openapi.document(OPERATIONS)
-    places: dict[str, list[Operation]] = {}
-    for one in OPERATIONS:
-        places.setdefault(one.path, []).append(one)
 
     async def document(request: Request) -> Response:
         require(request, "read")
@@ -39,7 +36,7 @@ def routes() -> list[BaseRoute]:
         return Response(openapi.STYLE, media_type="text/css")
 
     return [
-        *map(route, places.values()),
+        Routes(OPERATIONS),
         Route("/openapi.json", document),
         Route("/docs", page),
         Route("/docs.css", style),

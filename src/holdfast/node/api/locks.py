@@ -133,7 +133,7 @@ def _info(found: LockInfo) -> Info:
 
 async def acquire(call: Call) -> Ticket:
     """Take a lock. Renew it before its seconds are over, or it ends."""
-    found = await _lock(call).ticket(wait=min(call.body.wait, call.node.config.max_wait))
+    found = await call.node.patiently(_lock(call).ticket(wait=min(call.body.wait, call.node.config.max_wait)))
     return Ticket(call.body.name, found.token, found.fence, found.seconds)
 
 

@@ -16,9 +16,11 @@ from typing import Any
 from urllib.parse import unquote_to_bytes
 
 import msgspec
+from starlette.datastructures import URLPath
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import BaseRoute, Match, Route
+from starlette.routing import BaseRoute, Match, NoMatchFound
 from starlette.types import Receive, Scope, Send
 
 from holdfast import ConfigurationError, InvalidId
@@ -94,22 +96,42 @@ class Operation:
         return [part[1:-1] for part in self.path.split("/") if part.startswith("{")]
 
 
-class EncodedRoute(Route):
-    """Matches the path as it was sent: `%2F` in an id does not divide it."""
+class Routes(BaseRoute):
+    """All operations, found by the path as it was sent: `%2F` in an id does not divide it."""
+
+    def __init__(self, operations: Sequence[Operation]) -> None:
+        places: dict[str, dict[str, Operation]] = {}
+        for one in operations:
+            places.setdefault(one.path, {})[one.method] = one
+        self._table: dict[tuple[str, int], list[tuple[re.Pattern[str], dict[str, Operation]]]] = {}
+        for path, found in places.items():
+            parts = path.split("/")
+            pattern = re.compile("/".join(f"(?P<{part[1:-1]}>[^/]+)" if part[:1] == "{" else part for part in parts))
+            self._table.setdefault((parts[2], len(parts)), []).append((pattern, found))
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
-        raw = scope.get("raw_path")
-        if scope["type"] == "http" and raw:
-            scope = {**scope, "path": raw.decode("latin-1")}
-        return super().matches(scope)
+        if scope["type"] != "http":
+            return Match.NONE, {}
+        raw = scope.get("raw_path") or scope["path"].encode("latin-1", "replace")
+        path = raw.decode("latin-1").removeprefix(scope.get("root_path", ""))
+        parts = path.split("/")
+        if len(parts) < 3 or parts[1] != "v1":
+            return Match.NONE, {}
+        for pattern, found in self._table.get((parts[2], len(parts)), ()):
+            known = pattern.fullmatch(path)
+            if known:
+                return Match.FULL, {"path_params": known.groupdict(), "holdfast.operations": found}
+        return Match.NONE, {}
 
+    def url_path_for(self, name: str, /, **path_params: Any) -> URLPath:
+        raise NoMatchFound(name, path_params)
 
-def route(operations: Sequence[Operation]) -> BaseRoute:
-    """What can be done at one address. One route, so that a wrong method is told all that are right."""
-    found = {one.method: one for one in operations}
-
-    async def endpoint(scope: Scope, receive: Receive, send: Send) -> None:
-        operation = found["GET" if scope["method"] == "HEAD" else scope["method"]]
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        found: dict[str, Operation] = scope["holdfast.operations"]
+        operation = found.get("GET" if scope["method"] == "HEAD" else scope["method"])
+        if operation is None:
+            allowed = sorted({*found, *(["HEAD"] if "GET" in found else [])})
+            raise HTTPException(405, "use a method that this address has", {"Allow": ", ".join(allowed)})
         request = Request(scope, receive, send)
         response = await serve(operation, request)
         if operation.stream:
@@ -117,18 +139,6 @@ def route(operations: Sequence[Operation]) -> BaseRoute:
             await node_of(request).streaming(caller.name, lambda: response(scope, receive, send))
         else:
             await response(scope, receive, send)
-
-    return EncodedRoute(operations[0].path, methods=list(found), endpoint=_Endpoint(endpoint))
-
-
-class _Endpoint:
-    """An ASGI application, and not a function of a request: Starlette tells them apart by being a function."""
-
-    def __init__(self, app: Callable[[Scope, Receive, Send], Awaitable[None]]) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await self._app(scope, receive, send)
 
 
 async def serve(operation: Operation, request: Request) -> Response:
@@ -224,6 +234,6 @@ async def _once(operation: Operation, call: Call, key: str, raw: bytes) -> Respo
         return {"status": answer.status_code, "body": bytes(answer.body)}
 
     once = call.node.hf.idempotent("{key}", space="holdfast.http", ttl=REMEMBERED, wait=call.node.config.max_wait)
-    found = await once(work)(f"{call.caller.name} {key}", mark)
+    found = await call.node.patiently(once(work)(f"{call.caller.name} {key}", mark))
     status = found["status"]
     return Response(None if status == 204 else found["body"], status, media_type=None if status == 204 else JSON)

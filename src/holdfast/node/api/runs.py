@@ -129,7 +129,10 @@ async def wait(call: Call) -> Run:
     """The run when it has ended, or as it is after `timeout` seconds."""
     runs, run_id = _runs(call), call.path["run"]
     try:
-        return _run(call, await runs.wait(run_id, timeout=min(call.query.timeout, call.node.config.max_wait)))
+        return _run(
+            call,
+            await call.node.patiently(runs.wait(run_id, timeout=min(call.query.timeout, call.node.config.max_wait))),
+        )
     except TimeoutError:
         return _run(call, await runs.get(run_id))
 
