@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import signal
@@ -170,7 +171,7 @@ async def test_a_client_that_is_told_not_to_report_sends_nothing(valkey: Backend
     async with Holdfast(valkey.url, report=0) as hf:
         hf.buffer("b")
         await cycles(hf, 3)
-    left = [name for name in valkey.keys() if "{fleet}" in name]
+    left = [name for name, _ in valkey.keys().items() if "{fleet}" in name]
     assert left == []
 
 
@@ -208,10 +209,8 @@ async def test_a_server_that_cannot_be_told_disturbs_nobody_and_is_complained_of
 
 
 async def cycles_in_spite(hf: Holdfast) -> None:
-    try:
+    with contextlib.suppress(holdfast.ServerFull):
         await cycles(hf, 1)
-    except holdfast.ServerFull:
-        pass
 
 
 async def _granted(hf: Holdfast, least: int) -> bool:

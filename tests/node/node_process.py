@@ -127,9 +127,9 @@ def running_in(directory: Path) -> list[int]:
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and int(entry.name) != os.getpid():
             try:
-                if mark in (entry / "cmdline").read_bytes() or mark in (entry / "environ").read_bytes():
-                    if b"State:\tZ" not in (entry / "status").read_bytes():
-                        found.append(int(entry.name))
+                told = (entry / "cmdline").read_bytes() + (entry / "environ").read_bytes()
+                if mark in told and b"State:\tZ" not in (entry / "status").read_bytes():
+                    found.append(int(entry.name))
             except OSError:
                 continue
     return found

@@ -66,7 +66,8 @@ def test_a_token_for_everything_does_everything(guarded: NodeHere):
 @pytest.mark.parametrize(
     "header",
     [f"Bearer {OPERATOR}x", f"Bearer {OPERATOR[:-1]}", f"Basic {OPERATOR}", OPERATOR, "Bearer",
-     f"Token {OPERATOR}", f"Bearer {OPERATOR.upper()}", "Bearer ÿþ", f'Bearer "{OPERATOR}"', f"Bearer {OPERATOR},{READER}"],
+     f"Token {OPERATOR}", f"Bearer {OPERATOR.upper()}", "Bearer ÿþ",
+     f'Bearer "{OPERATOR}"', f"Bearer {OPERATOR},{READER}"],
 )  # fmt: skip
 def test_what_is_nearly_the_token_is_not(guarded: NodeHere, header: str):
     guarded.app.node.access._buckets.clear()
@@ -123,7 +124,7 @@ def test_new_tokens_are_long_and_different():
 # -- loopback ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.0.7", "10.0.0.1", "example.org", ""])  # noqa: S104
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.0.7", "10.0.0.1", "example.org", ""])
 async def test_any_address_but_loopback_needs_a_token(host: str, tmp_path: Path):
     bare = NodeSettings(host=host, data=str(tmp_path), port=0)
     with pytest.raises(ConfigurationError, match="--new-token"):
@@ -167,7 +168,7 @@ def test_somebody_from_another_machine_is_refused_without_tokens(http: httpx.Cli
     problem(answer, 403, "not-from-here")
 
 
-# -- how much -----------------------------------------------------------------------------------------------------------
+# -- how much ---------------------------------------------------------------------------------------------------------
 
 
 def test_each_caller_has_a_rate_of_its_own(node: NodeHere):
@@ -213,7 +214,7 @@ def _credentials(way: str, token: str, access: Access) -> dict[str, str]:
     if way == "token":
         return {"authorization": f"Bearer {token}"}
     (made,) = tokens_of(NodeSettings(token=token))  # anybody can work out the cookie of a token that is guessed
-    return {"cookie": f"holdfast_session={made.session()}"}
+    return {"cookie": f"holdfast_session={made.session}"}
 
 
 def test_the_form_is_slowed_too(guarded: NodeHere):
@@ -233,7 +234,7 @@ def test_callers_from_everywhere_do_not_fill_the_memory():
     assert len(access._buckets) <= 4096
 
 
-# -- nothing tells a token ----------------------------------------------------------------------------------------------
+# -- nothing tells a token --------------------------------------------------------------------------------------------
 
 
 def test_no_token_in_what_is_shown_logged_or_answered(guarded: NodeHere, caplog: pytest.LogCaptureFixture):

@@ -1,5 +1,6 @@
-"""Browsers: no other site may act through one, no page may be framed or scripted, and a cookie is worth no more than its
-token. What is looked at changes nothing."""
+"""Browsers: no other site may act through one, and a cookie is worth no more than its token.
+
+What is looked at changes nothing."""
 
 from __future__ import annotations
 
@@ -86,7 +87,7 @@ def test_our_own_pages_and_programs_are_let_through(node: NodeHere, http: httpx.
         good(http.post("/v1/once/own", json={"id": 1}, headers=headers))
 
 
-# -- looking changes nothing --------------------------------------------------------------------------------------------
+# -- looking changes nothing ------------------------------------------------------------------------------------------
 
 
 def _gets(routes: list, prefix: str = "") -> Iterator[str]:
@@ -106,8 +107,7 @@ def test_no_get_changes_anything(node: NodeHere, http: httpx.Client, hf: holdfas
     lease = hf.lock("name").acquire()
     before = _state(hf)
     starlette = node.app._app._app
-    paths = list(_gets(starlette.routes))
-    assert {one.path for one in OPERATIONS if one.method == "GET"} <= set(paths)
+    paths = [*_gets(starlette.routes), *(one.path for one in OPERATIONS if one.method == "GET")]
     assert set(paths) >= LOOKED_AT
     names = {"buffer": "still", "user": "user", "collection": "still", "run": "run", "session": "session"}
     for path in paths:
@@ -128,7 +128,7 @@ def _state(hf: holdfast.sync.Holdfast) -> list:
     ]  # fmt: skip
 
 
-# -- headers --------------------------------------------------------------------------------------------------------------
+# -- headers ----------------------------------------------------------------------------------------------------------
 
 
 def test_every_answer_keeps_browsers_careful(node: NodeHere, signed: NodeHere, http: httpx.Client):
@@ -171,7 +171,7 @@ def test_an_unexpected_error_tells_nothing_and_is_logged_once(
     assert answer.headers["content-security-policy"] == HEADERS["content-security-policy"]
 
 
-# -- signing in -------------------------------------------------------------------------------------------------------------
+# -- signing in -------------------------------------------------------------------------------------------------------
 
 
 def test_a_browser_is_sent_to_sign_in_and_a_program_is_not(signed: NodeHere):

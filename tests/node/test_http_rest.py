@@ -1,4 +1,4 @@
-"""Sessions, once and filter, gates, monitors, the fleet and forgetting a user, over HTTP and held against the library."""
+"""Sessions, once, gates, monitors, the fleet and forgetting a user over HTTP, held against the library."""
 
 from __future__ import annotations
 

@@ -134,7 +134,7 @@ def test_mistakes_in_the_file_are_one_line(run, tmp_path: Path, text: str, says:
 @pytest.mark.parametrize(
     ("words", "env", "code", "says"),
     [
-        (("--host", "0.0.0.0"), {}, 2, "--new-token"),  # noqa: S104
+        (("--host", "0.0.0.0"), {}, 2, "--new-token"),
         (("--host", "::"), {}, 2, "--new-token"),
         (("--config", "nowhere.toml"), {}, 2, "nowhere.toml"),
         (("--token-file", "nowhere"), {}, 2, "pass a file"),

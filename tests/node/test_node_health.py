@@ -98,7 +98,7 @@ def test_the_description_has_every_operation_and_each_has_a_name_of_its_own(http
     assert all(one.path in page for one in OPERATIONS)
 
 
-# -- audit ----------------------------------------------------------------------------------------------------------------
+# -- audit ------------------------------------------------------------------------------------------------------------
 
 
 def test_every_operator_action_is_in_the_audit_log_with_who_why_and_what_came_of_it(node: NodeHere):
@@ -172,7 +172,9 @@ def test_an_error_in_an_action_is_its_outcome(
 
 def test_what_is_not_allowed_is_not_done_and_not_in_the_log(tmp_path: Path):
     tokens = "reader=read:reader-token-0123456789"
-    with NodeHere(f"embedded://{tmp_path}/s", token=OPERATOR, tokens=tokens) as node:
-        with node.http("reader-token-0123456789") as http:
-            problem(http.post("/v1/forget", json={"user": "u", "reason": "r"}), 403, "not-allowed")
-            assert good(http.get("/v1/audit")) == []
+    with (
+        NodeHere(f"embedded://{tmp_path}/s", token=OPERATOR, tokens=tokens) as node,
+        node.http("reader-token-0123456789") as http,
+    ):
+        problem(http.post("/v1/forget", json={"user": "u", "reason": "r"}), 403, "not-allowed")
+        assert good(http.get("/v1/audit")) == []

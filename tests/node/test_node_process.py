@@ -13,7 +13,7 @@ from node_running import good, read_events, wait_until
 
 
 def test_it_says_where_it_is_drains_and_leaves_nothing(tmp_path: Path):
-    """A handler that runs finishes, a reader's stream ends whole and goes on at the next node, and no process is left."""
+    """A handler that runs finishes, a stream ends whole and goes on at the next node, and no process is left."""
     (tmp_path / "upapp.py").write_text(APP)
     with Up(tmp_path, "--app", "upapp:hf", HOLDFAST_DRAIN="2") as up:
         up.ready()

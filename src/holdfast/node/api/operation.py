@@ -117,20 +117,24 @@ class Routes(BaseRoute):
         parts = path.split("/")
         if len(parts) < 3 or parts[1] != "v1":
             return Match.NONE, {}
+        # An id may be a word of another address: a run may be called `stop-all`. So the method decides, too.
+        method = "GET" if scope["method"] == "HEAD" else scope["method"]
+        allowed: list[str] = []
         for pattern, found in self._table.get((parts[2], len(parts)), ()):
             known = pattern.fullmatch(path)
+            if known and method in found:
+                return Match.FULL, {"path_params": known.groupdict(), "holdfast.operation": found[method]}
             if known:
-                return Match.FULL, {"path_params": known.groupdict(), "holdfast.operations": found}
-        return Match.NONE, {}
+                allowed = allowed or sorted(found)
+        return (Match.FULL, {"holdfast.operation": allowed}) if allowed else (Match.NONE, {})
 
     def url_path_for(self, name: str, /, **path_params: Any) -> URLPath:
         raise NoMatchFound(name, path_params)
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
-        found: dict[str, Operation] = scope["holdfast.operations"]
-        operation = found.get("GET" if scope["method"] == "HEAD" else scope["method"])
-        if operation is None:
-            allowed = sorted({*found, *(["HEAD"] if "GET" in found else [])})
+        operation: Operation | list[str] = scope["holdfast.operation"]
+        if isinstance(operation, list):
+            allowed = [*operation, *(["HEAD"] if "GET" in operation else [])]
             raise HTTPException(405, "use a method that this address has", {"Allow": ", ".join(allowed)})
         request = Request(scope, receive, send)
         response = await serve(operation, request)
