@@ -73,6 +73,7 @@ def rows() -> list[tuple[str, int, list[Panel]]]:
     """Title, height and panels of each row."""
     return [
         ("The fleet now", 4, [
+            stat("Server", f'min({of("holdfast_up")})', note="1 while it answers the nodes."),
             stat("Processes", f'max({of("holdfast_processes", state="alive")})'),
             stat("Vanished", f'max({of("holdfast_processes", state="gone")})', bad_above=1,
                  note="Gone without a good-bye within the last hour."),

@@ -22,7 +22,7 @@ from typing import Any
 import uvicorn
 from playwright.async_api import Browser, async_playwright
 
-from holdfast import ActiveRun, Batch, Delivery, Holdfast
+from holdfast import ActiveRun, Batch, Delivery, Holdfast, Lock, Semaphore
 from holdfast.memory import MonitorStore
 from holdfast.node.app import create, running
 from holdfast.node.dashboard.monitors import thing_token
@@ -38,7 +38,7 @@ WORDS = "a holdfast keeps kelp on its rock while the sea pulls at it all night a
 PICTURES = {
     "overview-light": ("/?span=300", "light", 1180),
     "overview-dark": ("/?span=300", "dark", 1180),
-    "locks": ("/locks", "light", 560),
+    "locks": ("/locks", "light", 520),
     "buffers": ("/buffers/messages?order=oldest", "light", 820),
     "run": ("/runs/agent?state=running", "light", 900),
     "monitor": (f"/monitors/venues/things/{thing_token('club', ('court', 3))}", "dark", 760),
@@ -83,7 +83,7 @@ async def live(hf: Holdfast) -> None:
     draw = random.Random("people")
     jobs = [
         asyncio.create_task(job)
-        for job in (talk(hf, draw), start(hf, draw), look(hf, draw), *(hold(hf, draw, n) for n in range(9)))
+        for job in (talk(hf, draw), start(hf, draw), look(hf, draw), *(hold(hf, draw, n) for n in range(12)))
     ]
     try:
         await asyncio.gather(*jobs)
@@ -122,8 +122,13 @@ async def look(hf: Holdfast, draw: random.Random) -> None:
 
 
 async def hold(hf: Holdfast, draw: random.Random, number: int) -> None:
+    kinds: list[Lock | Semaphore] = [
+        hf.lock(f"report:{number // 3}", ttl=20),
+        hf.semaphore("gpu", 3, ttl=20),
+        hf.rwlock("price list", ttl=20).read(),
+    ]
     while True:
-        async with hf.lock(f"report:{number // 2}", ttl=20):
+        async with kinds[number % 3]:
             await asyncio.sleep(draw.uniform(0.5, 6.0))
         await asyncio.sleep(draw.uniform(0.1, 1.5))
 
@@ -192,8 +197,8 @@ async def main(names: list[str], warm_up: float) -> None:
                 work_on(worker, store)
             tasks = [asyncio.create_task(work) for work in (*(one.work() for one in workers), live(web))]
             try:
-                await asyncio.sleep(warm_up)
                 async with serving(node, store) as base, async_playwright() as playwright:
+                    await asyncio.sleep(warm_up)
                     options = ["--no-sandbox", "--disable-gpu"]
                     browser = await playwright.chromium.launch(executable_path=chromium, args=options)
                     for name in names:

@@ -78,7 +78,9 @@ def command_line(url: str, monkeypatch: pytest.MonkeyPatch) -> Told:
 def tell_names(url: str, use: Callable[[Holdfast], Any]) -> None:
     """A process of the fleet uses something, reports it and ends."""
     with Holdfast(url, report=3600.0) as client:
-        use(client)
+        made = use(client)
+        if hasattr(made, "name"):
+            client._core.use(type(made).__name__.lower(), made.name)
 
 
 def environment(**more: str) -> dict[str, str]:

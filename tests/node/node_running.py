@@ -30,7 +30,7 @@ class NodeHere:
         self.url = url
         self.address = ""
         self.app: NodeApp
-        self._store = store
+        self.store = store
         self._settings = {**QUIET, **(settings or {})}
         self._options = {"port": 0, **options}
         self._error: BaseException | None = None
@@ -47,7 +47,7 @@ class NodeHere:
 
     async def _serve(self) -> None:
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
-        store = None if self._store is None else MonitorStore(self._store).open()
+        store = None if self.store is None else MonitorStore(self.store).open()
         try:
             async with Holdfast(self.url, name="node", **self._settings) as hf:
                 self.app = create(hf, store=store, **self._options)

@@ -197,3 +197,19 @@ def test_a_token_that_is_none_holds_nothing(http: httpx.Client, hf: holdfast.syn
         release = http.post("/v1/locks/release", json=body)
         assert release.status_code in (400, 422) or release.json() == {"released": False}
         assert hf.inspect("guarded").holders
+
+
+def test_somebody_who_waits_is_told_when_the_node_ends_and_stands_in_no_line(tmp_path: Path):
+    url = f"embedded://{tmp_path}/server"
+    with holdfast.sync.Holdfast(url) as hf, hf.lock("busy"):
+        node = NodeHere(url).start()
+        with node.http() as http, ThreadPoolExecutor(1) as pool:
+            waiting = pool.submit(http.post, "/v1/locks/acquire", json={"name": "busy", "wait": 30})
+            wait_until(lambda: hf.inspect("busy").waiting)
+            started = time.monotonic()
+            node.stop()
+            answer = waiting.result(10)
+            assert time.monotonic() - started < 3, "it held up the end of the node"
+            problem(answer, 503, "stopping")
+            assert answer.headers["retry-after"]
+        wait_until(lambda: not hf.inspect("busy").waiting)

@@ -6,9 +6,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 import pytest
-from node_running import NodeHere, good, problem, wait_until
+from node_running import NodeHere, good, problem, wait_until, working
 
+import holdfast
 import holdfast.sync
+from holdfast.memory import MonitorStore
 
 WEBHOOK = {"sink": "webhook", "target": "https://hooks.example.org/in", "secret": "never-told-0123"}
 
@@ -115,6 +117,37 @@ def test_subscribers_are_kept_and_their_secrets_never_answered(http: httpx.Clien
     log = http.get("/v1/audit", params={"limit": 1000})
     assert {"subscribe", "unsubscribe"} <= {one["action"] for one in good(log)}
     assert "never-told" not in log.text
+
+
+def test_history_pushes_and_dead_letters_of_a_monitor_that_is_worked_on(http: httpx.Client, node: NodeHere):
+    heard: list[object] = []
+    broken = True
+
+    def told(delivery: holdfast.Delivery) -> None:
+        if broken:
+            raise ValueError("not now")
+        heard.extend(change.after for change in delivery.changes)
+
+    store = MonitorStore(node.store).open()
+    with holdfast.sync.Holdfast(node.url, sweep=0.2) as worker:
+        worker.monitor("live", store=store).subscriber("ops", first=True, retries=0)(told)
+        with working(worker):
+            wait_until(lambda: good(http.get("/v1/monitors/live/subscribers")))
+            body = {"observations": [{"source": "web", "key": "page", "state": {"v": 1}}]}
+            good(http.post("/v1/monitors/live/observe", json=body))
+            (letter,) = wait_until(lambda: good(http.get("/v1/monitors/live/dead")), within=20)
+            assert (letter["subscriber"], letter["changes"]) == ("ops", 1)
+            which = {"source": "web", "key": "page"}
+            (snapshot,) = wait_until(lambda: good(http.get("/v1/monitors/live/history", params=which)))
+            assert (snapshot["kind"], snapshot["state"]) == ("first", {"v": 1})
+            broken = False
+            at = f"/v1/monitors/live/dead/{letter['id']}"
+            assert good(http.post(f"{at}/replay", json={"reason": "mended"})) == {"changes": 1}
+            wait_until(lambda: heard == [{"v": 1}], within=20)
+            pushes = wait_until(lambda: good(http.get("/v1/monitors/live/pushes", params={"subscriber": "ops"})))
+            assert {one["subscriber"] for one in pushes} == {"ops"}
+            problem(http.post(f"{at}/replay", json={"reason": "mended"}), 404, "no-letter")
+    store.close()
 
 
 @pytest.mark.parametrize("target", ["http://127.0.0.1/x", "http://169.254.169.254/latest", "file:///etc/passwd"])

@@ -160,6 +160,14 @@ def test_a_reader_that_leaves_ends_the_reading_and_not_the_run(worker: None, htt
     assert good(http.get("/v1/runs/agent/left/wait"))["state"] == "completed"
 
 
+def test_the_head_of_a_stream_alone_is_refused_and_does_not_block_the_connection(http: httpx.Client, node: NodeHere):
+    good(http.post("/v1/runs/headless", json={"id": "r"}), 201)
+    assert http.head("/v1/runs/headless/r/events").status_code == 405
+    assert http.head("/v1/runs/headless/r").status_code == 200
+    good(http.get("/healthz"))
+    assert node.app.node.streams == 0
+
+
 def test_a_stream_ends_cleanly_with_its_node_and_goes_on_at_the_next(tmp_path: Path):
     """Nothing is missed and nothing comes twice, whatever node it is read from."""
     url = f"embedded://{tmp_path}/server"

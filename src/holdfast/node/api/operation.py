@@ -148,7 +148,9 @@ class Routes(BaseRoute):
 async def serve(operation: Operation, request: Request) -> Response:
     """Check, read, do, answer. What fails is answered by the handler of problems."""
     caller, node = require(request, operation.scope), node_of(request)
-    if operation.stream and node.streams >= node.config.max_streams:
+    if operation.stream and request.method == "HEAD":  # it would send nothing, and keep the connection busy
+        raise HTTPException(405, "use GET: a stream has nothing to tell before it is read", {"Allow": "GET"})
+    if operation.stream and (node.closing or node.streams >= node.config.max_streams):
         raise Refused(503, "too-many-streams", "come back later: too many streams are open", {"Retry-After": "5"})
     path = {name: _id(name, value) for name, value in request.path_params.items()}
     query = _read_query(operation, request)

@@ -164,6 +164,6 @@ OPERATIONS = [
     Operation("GET", f"{AT}/{{collection}}/{{run}}/wait", "read", wait, query=Patience, answer=Run, errors=(404,)),
     Operation("POST", f"{AT}/{{collection}}/{{run}}/stop", "write", stop, body=Stop, answer=Run, repeatable=True,
               errors=(404,)),
-    Operation("GET", f"{AT}/{{collection}}/{{run}}/events", "read", events, query=After, stream=True,
+    Operation("GET", f"{AT}/{{collection}}/{{run}}/events", "write", events, query=After, stream=True,
               empty="The end was seen.", errors=(404, 410)),
 ]  # fmt: skip
