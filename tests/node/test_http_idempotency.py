@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from concurrent.futures import ThreadPoolExecutor
 from itertools import count
+from pathlib import Path
 
 import httpx
 import pytest
-from node_running import NodeHere, good, problem
+from node_running import NodeHere, good, problem, wait_until
 
 import holdfast.sync
 from holdfast.node.api import OPERATIONS
@@ -102,3 +104,35 @@ def test_every_post_takes_a_key_or_is_safe_to_repeat():
 def test_no_operation_that_answers_a_token_stores_it():
     for one in OPERATIONS:
         assert not (one.repeatable and "token" in getattr(one.answer, "__struct_fields__", ())), one.name
+
+
+def test_a_key_that_is_tried_again_at_the_next_node_is_done_once(tmp_path: Path):
+    """The node is stopped in the middle of many requests; whoever got no answer asks the next node with the same key."""
+    url = f"embedded://{tmp_path}/server"
+    wide = {"capacity": 1000}
+    nodes = [NodeHere(url, settings=wide).start()]
+
+    def send(number: int) -> None:
+        for _ in range(200):
+            try:
+                with nodes[-1].http() as http:
+                    answer = keyed(http, "/v1/buffers/moved/messages", {"user": "u", "data": number}, f"m-{number}")
+                if answer.status_code == 201:
+                    return
+                assert answer.status_code == 503, answer.text
+            except httpx.TransportError:
+                time.sleep(0.02)
+        raise AssertionError("no answer")
+
+    with holdfast.sync.Holdfast(url, capacity=1000) as hf:
+        for round_ in range(4):
+            with ThreadPoolExecutor(8) as pool:
+                sending = [pool.submit(send, round_ * 40 + number) for number in range(40)]
+                wait_until(lambda: any(one.done() for one in sending))
+                nodes[-1].stop()
+                nodes.append(NodeHere(url, settings=wide).start())
+                for one in sending:
+                    one.result()
+        nodes[-1].stop()
+        found = sorted(message.data for message in hf.buffer("moved", capacity=1000).peek("u", 1000))
+    assert found == list(range(160)), "something was done twice, or not at all"

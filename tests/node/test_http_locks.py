@@ -73,6 +73,16 @@ def test_waiting_in_line_is_granted_at_the_release_with_its_full_ttl(http: httpx
     assert hf.inspect("line").holders[0].remaining > 50
 
 
+def test_a_client_that_leaves_stands_in_no_line(http: httpx.Client, hf: holdfast.sync.Holdfast, node: NodeHere):
+    """It gave up and tries again: else each attempt that it gave up would get the lock, for nobody."""
+    lease = hf.lock("left-line").acquire()
+    with pytest.raises(httpx.ReadTimeout):
+        http.post("/v1/locks/acquire", json={"name": "left-line", "wait": 30}, timeout=0.3)
+    wait_until(lambda: not hf.inspect("left-line").waiting, within=3, what="the end of a wait that nobody waits for")
+    lease.release()
+    assert acquire(http, "left-line", wait=1)["fence"] > lease.fence
+
+
 def test_waiting_ends_with_what_the_node_allows(http: httpx.Client, hf: holdfast.sync.Holdfast, node: NodeHere):
     node.app.node.config, before = _with(node, max_wait=0.2), node.app.node.config
     try:

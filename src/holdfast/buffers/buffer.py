@@ -163,7 +163,8 @@ class Buffer:
         return await self._driver().run(letters.users(self._core, self._spec, True, count, offset))
 
     async def oldest(self, count: int = 50, *, offset: int = 0) -> list[UserStats]:
-        """Users whose oldest message has waited longest. From indexes: nothing is scanned."""
+        """Users whose oldest message has waited longest; before them those whose batch was lost by its worker, and of
+        whom nothing newer waits (their age is None). From indexes: nothing is scanned."""
         return await self._driver().run(letters.users(self._core, self._spec, False, count, offset))
 
     async def flush(self, user: Id) -> bool:

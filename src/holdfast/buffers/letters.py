@@ -70,7 +70,8 @@ class BufferTotals:
     `dropped.pair_capacity`; batches: `batches`, `redelivered`; whole buffers that ended with nobody there to count
     their messages: `vanished`."""
     oldest: float | None = None
-    """Seconds since the oldest message of all that wait was appended; None if nothing waits."""
+    """Seconds since the oldest message of all that wait was appended, or since a batch whose worker was lost could be
+    taken; None if nothing waits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,13 +131,18 @@ def users(core: Core, spec: BufferSpec, largest: bool, count: int, offset: int) 
     indexes = [shard.big if largest else shard.old for shard in spec.shards]
     found = yield from _ranked(core, spec, indexes, "high" if largest else "low", offset + count)
     page = [user for _, user in sorted(found, reverse=largest)[offset : offset + count]]
+    if not largest and offset == 0:  # whose batch was lost is in no index of those that wait, but is due
+        late = yield from _ranked(core, spec, [shard.due for shard in spec.shards], "past", count + 1)
+        page = list(dict.fromkeys([*(user for _, user in sorted(late) if user != b"!"), *page]))[: 2 * count]
     looks = _all_good((yield Together([look(core, spec, decode(user), 0) for user in page])))
     stats = [
         UserStats(decode(user), one.waiting, one.age, one.in_flight)
         for user, (one, _) in zip(page, looks, strict=True)
         if one.waiting or one.in_flight
     ]
-    return sorted(stats, key=lambda one: -one.waiting if largest else -(one.age or 0.0))
+    if largest:
+        return sorted(stats, key=lambda one: -one.waiting)
+    return sorted(stats, key=lambda one: float("-inf") if one.age is None else -one.age)[:count]
 
 
 def due(core: Core, spec: BufferSpec, count: int) -> Flow[list[Id]]:

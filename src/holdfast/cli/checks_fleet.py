@@ -75,10 +75,11 @@ async def buffers(hf: Holdfast) -> list[Finding]:
 
 async def _buffer(hf: Holdfast, name: str, worked_on: bool) -> list[Finding]:
     buffer, shown, found = hf.buffer(name), plain(name), []
-    totals, oldest = await buffer.totals(), await buffer.oldest(1)
-    age = oldest[0].age if oldest else None
+    totals = await buffer.totals()
+    age = totals.oldest
     if totals.users and not worked_on:
-        text = f"{totals.users} users have messages in {shown}, the oldest {span(age)}, and no process absorbs them"
+        old = "" if age is None else f", the oldest for {span(age)}"
+        text = f"messages of {totals.users} in {shown} wait{old}, and no process absorbs them"
         found.append(problem("buffers", text, f"{WORK} that has its absorber"))
     elif totals.due and age is not None and age > LATE:
         text = f"{totals.due} users of {shown} are due, the oldest message waits for {span(age)}"

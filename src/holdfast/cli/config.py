@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from holdfast import HoldfastError
+from holdfast import Holdfast, HoldfastError
 from holdfast.cli.exits import exit_of
 from holdfast.cli.options import Json
 from holdfast.cli.output import say
@@ -53,7 +53,7 @@ def _rows(file: Path | None) -> list[dict[str, Any]]:
     ]  # fmt: skip
     url = os.environ.get(f"{ENV_PREFIX}URL")
     rows.insert(0, {
-        "table": "holdfast", "setting": "url", "value": HIDDEN if url else "",
+        "table": "holdfast", "setting": "url", "value": Holdfast(url).shown if url else "",
         "from": f"{ENV_PREFIX}URL" if url else "default", "variable": f"{ENV_PREFIX}URL",
     })  # fmt: skip
     return rows

@@ -7,6 +7,7 @@ import contextlib
 import json
 import os
 import shlex
+import shutil
 import sys
 from collections.abc import Iterator
 from dataclasses import fields
@@ -120,8 +121,9 @@ def _tell(served: Any, made: str) -> None:
     elif config.token or config.tokens:
         print("  token      needed, as it was set")
         header = ' -H "Authorization: Bearer $TOKEN"'
+    program = "holdfast" if shutil.which("holdfast") else shlex.quote(sys.argv[0])
     print("Try")
     body = shlex.quote(json.dumps({"user": "user-7", "data": {"text": "hello"}}))
     print(f"  curl{header} {address}/v1/buffers/messages/messages --json {body}")
     print(f"  curl{header} {address}/v1/buffers/messages")
-    print(f"  HOLDFAST_URL={shlex.quote(served.url)} {Path(sys.argv[0]).name} top --once", flush=True)
+    print(f"  HOLDFAST_URL={shlex.quote(served.url)} {program} top --once", flush=True)

@@ -31,6 +31,9 @@ TITLES = {
 }  # fmt: skip
 
 
+NAMES = {400: "wrong-request", 404: "not-found", 405: "wrong-method", 410: "gone"}
+
+
 def told(error: BaseException) -> Problem:
     """What to tell of an error. Of one that is not ours, nothing: it is logged."""
     if isinstance(error, Refused):
@@ -38,8 +41,10 @@ def told(error: BaseException) -> Problem:
     if isinstance(error, HoldfastError):
         return problem(error, direct=True)
     if isinstance(error, HTTPException):
-        title = TITLES.get(error.status_code, "It failed")
-        return Problem(error.status_code, "about:blank", title, error.detail, dict(error.headers or {}))
+        status = error.status_code
+        detail = "look at /docs: there is no such address" if error.detail == "Not Found" else error.detail
+        name = NAMES.get(status, "refused")
+        return Problem(status, TYPES + name, TITLES.get(status, "It failed"), detail, dict(error.headers or {}))
     log.error("a request failed", exc_info=error)
     return Problem(500, TYPES + "error", "It failed", "look into the node's log, and report this")
 

@@ -102,6 +102,11 @@ class Node:
         finally:
             self._waiting.discard(task)
 
+    def begun(self) -> None:
+        """What this request waited for has begun. Now it is not given up when the node ends: who would try again cannot
+        know how far it came."""
+        self._waiting.discard(asyncio.current_task())
+
     @property
     def streams(self) -> int:
         """How many are open."""

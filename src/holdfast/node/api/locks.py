@@ -11,6 +11,7 @@ from holdfast import Lock, LockInfo
 from holdfast.node.access import operate
 from holdfast.node.api.operation import Call, Operation
 from holdfast.node.api.shapes import Limit, Reason, Text, TokenText, Whole, shape
+from holdfast.node.api.waiting import left, while_there
 
 Kind = Literal["lock", "rw", "sem"]
 Ttl = Annotated[float, Meta(ge=0.05, le=86_400)]
@@ -133,7 +134,12 @@ def _info(found: LockInfo) -> Info:
 
 async def acquire(call: Call) -> Ticket:
     """Take a lock. Renew it before its seconds are over, or it ends."""
-    found = await call.node.patiently(_lock(call).ticket(wait=min(call.body.wait, call.node.config.max_wait)))
+    lock, wait = _lock(call), min(call.body.wait, call.node.config.max_wait)
+    asked = lock.ticket(wait=wait)
+    found = await (call.node.patiently(while_there(call.request, asked)) if wait else asked)
+    if wait and await call.request.is_disconnected():  # else it would be nobody's for its whole time
+        await lock.return_ticket(found.token)
+        raise left()
     return Ticket(call.body.name, found.token, found.fence, found.seconds)
 
 

@@ -236,6 +236,7 @@ async def _once(operation: Operation, call: Call, key: str, raw: bytes) -> Respo
     mark = hashlib.sha256(encode([operation.name, call.path]) + raw).hexdigest()
 
     async def work(key: str, mark: str) -> dict[str, Any]:
+        call.node.begun()
         answer = _answer(operation, await operation.work(call))
         return {"status": answer.status_code, "body": bytes(answer.body)}
 

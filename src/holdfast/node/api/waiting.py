@@ -1,0 +1,39 @@
+"""Waiting for somebody who may leave: a client that has gone stands in no line."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+from starlette.requests import Request
+
+from holdfast.node.problems import Refused
+
+T = TypeVar("T")
+
+
+async def while_there(request: Request, work: Coroutine[Any, Any, T]) -> T:
+    """Do it as long as the client waits for the answer; when it leaves, and when this is cancelled, it is cancelled.
+
+    Raises Refused when the client has left, which nobody reads. It may have gone too late for that: look with
+    `request.is_disconnected()` before handing out what would then be nobody's."""
+    task, gone = asyncio.create_task(work), asyncio.create_task(_left(request))
+    try:
+        await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
+            return task.result()
+        raise left()
+    finally:
+        for one in (task, gone):
+            one.cancel()
+        await asyncio.wait({task, gone})
+
+
+def left() -> Refused:
+    return Refused(408, "client-left", "stay until the answer comes: it was given up when the connection was closed")
+
+
+async def _left(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
