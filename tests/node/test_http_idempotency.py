@@ -107,7 +107,7 @@ def test_no_operation_that_answers_a_token_stores_it():
 
 
 def test_a_key_that_is_tried_again_at_the_next_node_is_done_once(tmp_path: Path):
-    """The node is stopped in the middle of many requests; whoever got no answer asks the next node with the same key."""
+    """The node is stopped in the middle of many requests; whoever got no answer asks the next one again."""
     url = f"embedded://{tmp_path}/server"
     wide = {"capacity": 1000}
     nodes = [NodeHere(url, settings=wide).start()]
@@ -128,7 +128,7 @@ def test_a_key_that_is_tried_again_at_the_next_node_is_done_once(tmp_path: Path)
         for round_ in range(4):
             with ThreadPoolExecutor(8) as pool:
                 sending = [pool.submit(send, round_ * 40 + number) for number in range(40)]
-                wait_until(lambda: any(one.done() for one in sending))
+                wait_until(lambda sending=sending: any(one.done() for one in sending))
                 nodes[-1].stop()
                 nodes.append(NodeHere(url, settings=wide).start())
                 for one in sending:

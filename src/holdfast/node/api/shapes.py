@@ -51,13 +51,13 @@ def shape(cls: type[S], found: Any, **instead: Any) -> S:
 
 
 def plain(value: Any) -> Any:
-    """Data as JSON has it: bytes become {"$bytes": base64}, and tuples lists."""
+    """Data as JSON has it: bytes become {"$bytes": base64}, tuples lists, and keys text."""
     if isinstance(value, (str, int, float, type(None))):
         return value
     if isinstance(value, bytes):
         return {"$bytes": base64.b64encode(value).decode()}
     if isinstance(value, Mapping):
-        return {str(key): plain(item) for key, item in value.items()}
+        return {key if isinstance(key, str) else repr(key): plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [plain(item) for item in value]
     return value

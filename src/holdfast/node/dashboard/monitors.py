@@ -78,7 +78,7 @@ def thing_token(source: str, key: Key) -> str:
 def _thing(request: Request) -> tuple[str, Key]:
     try:
         source, key = json.loads(piece(request, "thing"))
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, RecursionError):
         raise ConfigurationError("follow a link of the dashboard: this address names no thing") from None
     return str(source), tuple(key) if isinstance(key, list) else key
 

@@ -238,8 +238,10 @@ def named(request: Request, name: str) -> str:
 
 
 def json_or_text(given: str) -> Any:
-    """What somebody typed: JSON where it is some, else the text itself."""
+    """What somebody typed: JSON where it is some, else the text itself. What begins like JSON is meant to be some."""
     try:
         return json.loads(given)
-    except ValueError:
+    except (ValueError, RecursionError) as error:
+        if given.lstrip()[:1] in ("{", "["):
+            raise ConfigurationError(f"mend the data: it begins like JSON and is none ({error})") from None
         return given

@@ -18,6 +18,7 @@ from typing import Any
 from markupsafe import Markup, escape
 
 from holdfast import ConfigurationError
+from holdfast.node.api.shapes import plain
 
 Id = str | bytes
 DASH = "\u2013"
@@ -130,15 +131,9 @@ def name_of(text: str) -> str:
 # -- data -------------------------------------------------------------------------------------------------------------
 
 
-def _plain_data(value: Any) -> Any:
-    if isinstance(value, bytes):
-        return {"$bytes": base64.b64encode(value).decode()}
-    return str(value)
-
-
 def data_html(value: Any, longest: int = LONGEST_DATA) -> Markup:
     """Somebody's data as indented JSON, in text, cut where long."""
-    text = json.dumps(value, ensure_ascii=False, indent=2, default=_plain_data)
+    text = json.dumps(plain(value), ensure_ascii=False, indent=2, default=str)
     lines = [_joined(list(pieces(line.lstrip(" ")))) for line in text[:longest].split("\n")]
     indents = [len(line) - len(line.lstrip(" ")) for line in text[:longest].split("\n")]
     body = Markup("\n").join(" " * indent + line for indent, line in zip(indents, lines, strict=True))
@@ -148,7 +143,7 @@ def data_html(value: Any, longest: int = LONGEST_DATA) -> Markup:
 
 def short_data(value: Any, longest: int = 160) -> Markup:
     """Somebody's data on one line."""
-    text = json.dumps(value, ensure_ascii=False, separators=(", ", ": "), default=_plain_data)
+    text = json.dumps(plain(value), ensure_ascii=False, separators=(", ", ": "), default=str)
     cut = Markup('<span class="cut">…</span>') if len(text) > longest else ""
     return _joined(list(pieces(text[:longest]))) + cut
 

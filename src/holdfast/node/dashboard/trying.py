@@ -10,6 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from holdfast import ConfigurationError, RunGone
+from holdfast.node.api.shapes import plain
 from holdfast.node.dashboard.monitors import thing_token, typed_key
 from holdfast.node.dashboard.site import Page, form_of, goto, json_or_text, root_of
 from holdfast.node.dashboard.text import token, untoken
@@ -66,7 +67,7 @@ async def _observed(node: Node, name: str, thing: str) -> dict[str, Any] | None:
         return None
     try:
         source, key = json.loads(untoken(thing))
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, RecursionError):
         return None
     key = tuple(key) if isinstance(key, list) else key
     monitor = node.monitor(name)
@@ -74,8 +75,10 @@ async def _observed(node: Node, name: str, thing: str) -> dict[str, Any] | None:
         pushes = list(await monitor.pushes(None, 5))
     except ConfigurationError:
         pushes = []
+    known = await monitor.get(source, key)
     return {
-        "monitor": name, "source": source, "key": key, "place": thing, "known": await monitor.get(source, key),
+        "monitor": name, "source": source, "key": key, "place": thing, "known": known,
+        "text": json.dumps(plain(known), ensure_ascii=False),
         "pushes": pushes, "status": await monitor.status(),
     }  # fmt: skip
 
