@@ -146,8 +146,8 @@ def test_error_survives_the_way_to_another_process(error: HoldfastError) -> None
 
 VERBS = (
     " add ask call change check chmod choose clean clear close decorate drop enter expect find follow give go inspect "
-    "install keep leave list look lower make mend move name nest open pass pip put raise register reinstall release remove "
-    "report restart return roll run send set shorten start stop store subscribe treat try use wait write "
+    "install keep leave list look lower make mend move name nest open pass pip put raise register reinstall release "
+    "remove report restart return roll run send set shorten start stop store subscribe treat try use wait write "
 )
 """A message that starts with another word is no instruction; or add the verb here."""
 

@@ -44,7 +44,7 @@ def up(
     new_token: Annotated[bool, typer.Option("--new-token", help="Make a token, and print it.")] = False,
     log_format: Annotated[str | None, _option("log_format")] = None,
     log_level: Annotated[str | None, _option("log_level")] = None,
-    config: Annotated[Path | None, typer.Option(help="TOML file with [holdfast] and [node].")] = None,
+    config: Annotated[Path | None, typer.Option(help="TOML file with the tables holdfast and node.")] = None,
 ) -> None:
     """Run a node: embedded server, workers, HTTP API, dashboard, metrics. SIGTERM and Ctrl-C drain it."""
     given = {
@@ -124,6 +124,11 @@ def _tell(served: Any, made: str) -> None:
     program = "holdfast" if shutil.which("holdfast") else shlex.quote(sys.argv[0])
     print("Try")
     body = shlex.quote(json.dumps({"user": "user-7", "data": {"text": "hello"}}))
-    print(f"  curl{header} {address}/v1/buffers/messages/messages --json {body}")
-    print(f"  curl{header} {address}/v1/buffers/messages")
-    print(f"  HOLDFAST_URL={shlex.quote(served.url)} {program} top --once", flush=True)
+    if config.app:
+        print(f"  curl{header} {address}/v1/fleet")
+    else:
+        print(f"  curl{header} {address}/v1/buffers/messages/messages --json {body}")
+    print(f"  curl{header} {address}/v1/buffers")
+    prefix = Settings.load().prefix
+    named = "" if prefix == "hf" else f"HOLDFAST_PREFIX={prefix} "
+    print(f"  {named}HOLDFAST_URL={shlex.quote(served.url)} {program} top --once", flush=True)

@@ -65,7 +65,7 @@ def ceiling(value: float) -> float:
     if value <= 0:
         return 1.0
     unit = 10.0 ** math.floor(math.log10(value))
-    return next(nice * unit for nice in _NICE if nice * unit >= value * 0.999)
+    return next((nice * unit for nice in _NICE if nice * unit >= value * 0.999), value)
 
 
 def draw(chart: Chart) -> Markup:

@@ -16,7 +16,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 import holdfast
-from holdfast import TooLarge
+from holdfast import ConfigurationError, TooLarge
 from holdfast.adapters.problems import Problem
 from holdfast.node import access
 from holdfast.node.dashboard import charts, text
