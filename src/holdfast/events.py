@@ -29,6 +29,8 @@ class Granted(Event):
     fence: int
     waited: float
     handed_over: bool = False
+    handed_on: bool = False
+    """Somebody outside has it, by its token: its end is not seen here."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,9 +11,9 @@ from holdfast.buffers.holding import Terms
 from holdfast.buffers.message import Message, Pair
 from holdfast.buffers.spec import BufferSpec
 from holdfast.engine.core import Core
-from holdfast.engine.flow import Flow
+from holdfast.engine.flow import Flow, ReplyLost, call
 from holdfast.engine.limits import check_token
-from holdfast.errors import ConfigurationError, Indeterminate, LeaseLost
+from holdfast.errors import ConfigurationError, LeaseLost
 from holdfast.keys import Id
 
 
@@ -74,12 +74,16 @@ def ack(core: Core, spec: BufferSpec, user: Id, token: str, fence: int, ids: Seq
 def nack(
     core: Core, spec: BufferSpec, user: Id, token: str, delay: float, attempts: int, error: str
 ) -> Flow[bool]:  # fmt: skip
-    status = yield from holding.hand_back(core, spec.place(user), check_token(token), 0, delay, attempts, error)
-    if status == b"unknown":
-        raise Indeterminate("go on: it comes free when its lease ends. No answer came", operation="buffers/nack")
-    if status == b"not_held":
-        raise _lost(spec.place(user).user, "buffers/nack")
-    return status == b"buried"
+    place, unanswered = spec.place(user), list[ReplyLost]()
+    text = error.encode("utf-8", "replace")[: holding.ERROR_TEXT]
+    reply = yield from call(
+        core.scripts.get("buffers/nack"), place.tag, (place.key,),
+        (place.user, place.base, check_token(token), 0, int(delay * 1000), attempts, text), clock=core.clock,
+        until=core.clock() + core.settings.retry_for, key=place.user, lost=unanswered,
+    )  # fmt: skip
+    if reply[0] == b"not_held" and not unanswered:  # else it is the echo of our own
+        raise _lost(place.user, "buffers/nack")
+    return bool(reply[0] == b"buried")
 
 
 def _lost(user: str, operation: str) -> LeaseLost:

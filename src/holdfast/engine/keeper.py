@@ -253,7 +253,10 @@ class Keeper:
                 await asyncio.sleep(pause)
                 if over.is_set():
                     return
-                await work(driver)
+                try:
+                    await work(driver)
+                except Exception:  # whatever it is: the next one is made as ever
+                    logging.getLogger("holdfast").exception("work in the background failed; it goes on")
                 pause = seconds * (0.9 + random.random() * 0.2)  # noqa: S311
 
         def begin(driver: AsyncDriver) -> None:

@@ -26,7 +26,7 @@ _GRANTED = Status.GRANTED.encode()
 _BUSY = Status.BUSY.encode()
 
 
-def acquire(core: Core, spec: Spec, wait: float | None, home: Home) -> Flow[Hold]:
+def acquire(core: Core, spec: Spec, wait: float | None, home: Home, *, handed_on: bool = False) -> Flow[Hold]:
     """Take the lock, waiting in its queue if asked to.
 
     Every request carries the same token: a repeated one asks again and never takes twice. Whatever ends this early,
@@ -36,7 +36,7 @@ def acquire(core: Core, spec: Spec, wait: float | None, home: Home) -> Flow[Hold
     if wait != 0:
         core.mailbox.expect(token)
     try:
-        outcome = yield from _ask_until(core, spec, wait, home, token, started)
+        outcome = yield from _ask_until(core, spec, wait, home, token, started, handed_on)
         if isinstance(outcome, str):
             if wait != 0:  # a try leaves nothing behind
                 yield from _give_back(core, spec, token)
@@ -63,7 +63,9 @@ def _refused(core: Core, spec: Spec, started: float, reason: str) -> NotAcquired
     )  # fmt: skip
 
 
-def _ask_until(core: Core, spec: Spec, wait: float | None, home: Home, token: str, started: float) -> Flow[Hold | str]:
+def _ask_until(
+    core: Core, spec: Spec, wait: float | None, home: Home, token: str, started: float, handed_on: bool
+) -> Flow[Hold | str]:  # fmt: skip
     """Ask, and if queued wait for the signal, until granted. Text: why not."""
     clock, settings, place = core.clock, core.settings, spec.place
     give_up = math.inf if wait is None else started + wait
@@ -81,7 +83,9 @@ def _ask_until(core: Core, spec: Spec, wait: float | None, home: Home, token: st
             script, place.tag, place.keys, args, clock=clock, until=asked + patience, key=place.name
         )
         if reply[0] == _GRANTED:
-            return _granted(core, spec, token, int(reply[1]), int(reply[2]) / 1000, asked, started, home, reply)
+            return _granted(
+                core, spec, token, int(reply[1]), int(reply[2]) / 1000, asked, started, home, reply, handed_on
+            )
         if reply[0] == _BUSY:
             return f"busy for up to {int(reply[1]) / 1000:.3f} s more"
         rank, remaining = int(reply[1]), int(reply[2]) / 1000
@@ -97,7 +101,7 @@ def _ask_until(core: Core, spec: Spec, wait: float | None, home: Home, token: st
         message = yield Await(token, min(pause, give_up - clock()))
         if message is not None and message.startswith("grant "):
             _, _, fence, ms = message.split(" ")
-            return _granted(core, spec, token, int(fence), int(ms) / 1000, asked, started, home, None)
+            return _granted(core, spec, token, int(fence), int(ms) / 1000, asked, started, home, None, handed_on)
         if clock() >= give_up:
             return WAIT_OVER
 
@@ -116,14 +120,14 @@ def _pause(span: float, rank: int, remaining: float) -> float:
 
 def _granted(
     core: Core, spec: Spec, token: str, fence: int, span: float, asked: float, started: float, home: Home,
-    reply: Sequence[Any] | None,
+    reply: Sequence[Any] | None, handed_on: bool,
 ) -> Hold:  # fmt: skip
     """`asked` is from before the request after which the grant was made, so the deadline is never too late."""
     now = core.clock()
     place = spec.place
     if core.events:
         if core.events.observed:
-            core.events.emit(Granted(place.name, fence, now - started, handed_over=reply is None))
+            core.events.emit(Granted(place.name, fence, now - started, reply is None, handed_on))
         elif core.tally is not None:  # only counted, and then an object for each would be a tenth of the cost
             core.tally.timed("granted", "wait", now - started)
         if reply is not None and reply[3]:

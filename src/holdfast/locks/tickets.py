@@ -10,7 +10,6 @@ from holdfast.engine.flow import INTERRUPTED, Detach, Flow, ReplyLost, call
 from holdfast.engine.limits import check_token
 from holdfast.engine.status import Status
 from holdfast.errors import LeaseLost
-from holdfast.events import Released
 from holdfast.keys import Id
 from holdfast.locks import flows
 from holdfast.locks.spec import Spec
@@ -30,10 +29,8 @@ class Ticket:
 
 def grant(core: Core, spec: Spec, name: Id, wait: float | None) -> Flow[Ticket]:
     """Take it, and let the keeper know nothing of it."""
-    hold = yield from flows.acquire(core, spec, wait, lambda: True)
+    hold = yield from flows.acquire(core, spec, wait, lambda: True, handed_on=True)
     core.end(hold)
-    if core.events:
-        core.events.emit(Released(spec.place.name, hold.fence, 0.0))  # from here on it is not this process's
     seconds = hold.deadline - core.clock()
     if hold.span < spec.ttl:  # handed over in the line, which is short until it is confirmed
         try:

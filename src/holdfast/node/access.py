@@ -24,6 +24,7 @@ SHORTEST = 16
 COOKIE = "holdfast_session"
 LONGEST_FORM = 8192
 KNOWN_PEERS = 4096
+FORWARDED = ("via", "forwarded", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-real-ip")
 GUESSES = 5.0
 """Wrong tokens in a second that one address may try."""
 
@@ -62,7 +63,7 @@ class Bucket:
 
     def take(self, now: float, cost: float) -> float:
         """0.0, or how many seconds to wait."""
-        self.left = min(2 * self.rate, self.left + (now - self.at) * self.rate)
+        self.left = min(max(1.0, 2 * self.rate), self.left + (now - self.at) * self.rate)
         self.at = now
         if self.left < 1:
             return (1 - self.left) / self.rate
@@ -107,6 +108,8 @@ class Access:
         peer = connection.client
         if peer is not None and not _loopback(peer.host):
             return False
+        if any(name in connection.headers for name in FORWARDED):
+            return False  # it came through a proxy, from wherever
         # A page of another site that got this address under its own name (DNS rebinding) has its own name here.
         host = connection.headers.get("host", "").lower()
         name = host if host.endswith("]") else host.rpartition(":")[0] or host
@@ -150,7 +153,7 @@ class Access:
                 return
             if len(self._buckets) >= KNOWN_PEERS:
                 self._buckets.clear()
-            bucket = self._buckets[who] = Bucket(rate, 2 * rate, now)
+            bucket = self._buckets[who] = Bucket(rate, max(1.0, 2 * rate), now)
         wait = bucket.take(now, cost)
         if wait:
             raise Refused(

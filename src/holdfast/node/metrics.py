@@ -121,7 +121,10 @@ async def metrics(request: Request) -> Response:
             sample, totals = await node.sampler.fresh(), await node.hf.fleet.totals()
         up.add_metric([], 1.0)
         fleet.register(_Collected([up, *families(sample, totals)]))
-    except (HoldfastError, TimeoutError):
+    except TimeoutError:  # the sample takes long: the last one will do
+        up.add_metric([], 1.0 if node.sampler.latest else 0.0)
+        fleet.register(_Collected([up, *(families(node.sampler.latest, {}) if node.sampler.latest else ())]))
+    except HoldfastError:
         up.add_metric([], 0.0)
         fleet.register(_Collected([up]))
     own = generate_latest(node.registry) if node.registry is not None else b""

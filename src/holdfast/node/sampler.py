@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import TYPE_CHECKING, Any
@@ -12,6 +13,8 @@ from holdfast import HoldfastError
 if TYPE_CHECKING:
     from holdfast.node.state import Node
 
+log = logging.getLogger("holdfast.node")
+AT_ONCE = 4
 MOST = 100
 """Collections of each kind that are measured."""
 Sample = dict[str, Any]
@@ -62,6 +65,8 @@ class Sampler:
                     await self._node.hf.fleet.gauge(gauges(await self.fresh()))
             except HoldfastError:
                 pass  # the pages say so
+            except Exception:
+                log.exception("measuring failed; it goes on")
             await asyncio.sleep(5.0)
 
     async def _measure(self) -> Sample:
@@ -73,7 +78,13 @@ class Sampler:
 
         async def each(kind: str, ask: Callable[[str], Awaitable[Any]]) -> dict[str, Any]:
             chosen = names.get(kind, [])[:MOST]
-            answers = await asyncio.gather(*(ask(name) for name in chosen), return_exceptions=True)
+            room = asyncio.Semaphore(AT_ONCE)
+
+            async def one(name: str) -> Any:
+                async with room:  # so that requests get between
+                    return await ask(name)
+
+            answers = await asyncio.gather(*map(one, chosen), return_exceptions=True)
             return {
                 name: answer
                 for name, answer in zip(chosen, answers, strict=True)

@@ -114,7 +114,7 @@ async def _run(
         uvicorn.Config(
             app, log_config=None, access_log=False, lifespan="off", server_header=False, date_header=True,
             timeout_graceful_shutdown=LEAVE, timeout_keep_alive=30, h11_max_incomplete_event_size=65_536,
-            http="h11", ws="none",
+            http="h11", ws="none", proxy_headers=False,
         )
     )  # fmt: skip
     code = 0
@@ -131,7 +131,10 @@ async def _run(
             stop.set()
             app.node.close()
             server.should_exit = True
-            await asyncio.gather(serving, return_exceptions=True)
+            (failed,) = await asyncio.gather(serving, return_exceptions=True)
+            if isinstance(failed, Exception):
+                log.error("serving ended", exc_info=failed)
+                code = code or 1
             code = code or await _drained(workers, hurry)
             stopping.cancel()
     return code

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -39,6 +40,10 @@ class Node:
         self.closing = False
         self._known: dict[tuple[str, str], Any] = {}
         self._streams: dict[asyncio.Task[Any], str] = {}
+        self.candidates: dict[str, tuple[float, deque[Any]]] = {}
+        """By buffer: when it was looked for whom to take from, and who is left of them."""
+        self.idle: set[str] = set()
+        """Buffers in which nobody was found."""
         self._waiting: set[asyncio.Task[Any]] = set()
 
     # -- collections --------------------------------------------------------------------------------------------
@@ -54,7 +59,7 @@ class Node:
         return self._get("sessions", name, lambda: self.hf.sessions(name))
 
     def monitor(self, name: str) -> Monitor:
-        return self._get("monitor", name, lambda: self.hf.look_at_monitor(name, store=self.store))
+        return self.hf.look_at_monitor(name, store=self.store)  # anew: the application may make it meanwhile
 
     def _get(self, kind: str, name: str, make: Callable[[], T]) -> T:
         found: T | None = self._known.get((kind, name))

@@ -141,10 +141,10 @@ class PrometheusObserver:
 
     def _lease(self, event: Event) -> None:
         match event:
-            case Granted(waited=waited):
+            case Granted(waited=waited, handed_on=handed_on):
                 self._acquired.labels("granted").inc()
                 self._wait.observe(waited)
-                self._held.inc()
+                self._held.inc(not handed_on)
             case Refused():
                 self._acquired.labels("refused").inc()
             case Released(held=held):

@@ -61,6 +61,7 @@ local function schedule(quietly, number)
   else
     added = call('ZADD', base .. 'due', at, member)
   end
+  if added > 0 and size_class(n) > 0 then rank('big', n) end
   if added > 0 or ttl > 259200000 then
     local kept, wanted = call('PTTL', base .. 'due'), math.max(604800000, 2 * (ttl + GRACE))
     if kept < wanted / 2 then prolong(wanted) end

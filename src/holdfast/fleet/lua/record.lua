@@ -18,6 +18,11 @@ end
 local id = call('XADD', KEYS[1], 'MAXLEN', '~', LENGTH, '*',
   'op', ARGV[1], 'action', ARGV[2], 'target', ARGV[3], 'reason', ARGV[4], 'by', ARGV[5])
 call('PEXPIRE', KEYS[1], LIFE)
--- Outcomes of actions that are no longer in the log go with them, when they would be twice as many.
-if call('HLEN', KEYS[2]) > 2 * LENGTH then call('DEL', KEYS[2]) end
+-- Outcomes of actions that are no longer in the log go, all at once when they have become as many as those that are.
+if call('HLEN', KEYS[2]) > 2 * LENGTH then
+  local first = tonumber(string.match(call('XRANGE', KEYS[1], '-', '+', 'COUNT', 1)[1][1], '^%d+'))
+  for _, entry in ipairs(call('HKEYS', KEYS[2])) do
+    if tonumber(string.match(entry, '^%d+')) < first then call('HDEL', KEYS[2], entry) end
+  end
+end
 return {'recorded', id}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections import deque
 from collections.abc import AsyncGenerator
 from typing import Annotated, Any, Literal
 
@@ -24,9 +26,12 @@ from holdfast.node.api.shapes import (
     plain,
     shape,
 )
+from holdfast.node.state import KNOWN, Node
 
-TRIED, LOOKED_AT = 20, 200
-"""Users that are tried for a batch of whoever it is: so many who are due, and the oldest."""
+LOOKED_AT = 200
+"""Users that are looked for at once for a batch of whoever it is: so many who are due, and the oldest."""
+FRESH, PAUSE = 1.0, 0.1
+"""Seconds for which they may be used, and between two looks that find nobody."""
 
 
 class Message(msgspec.Struct):
@@ -252,7 +257,7 @@ async def take(call: Call) -> Batch | None:
     if body.user is not None:
         found = await buffer.ticket(body.user, body.limit, lease=body.lease)
         return None if found is None else _batch(found)
-    async for user in _anybody(buffer):
+    async for user in _anybody(call.node, buffer):
         if isinstance(user, bytes):
             continue  # it has no place in JSON, so nobody could acknowledge it here
         try:
@@ -271,13 +276,26 @@ def _batch(found: BatchTicket) -> Batch:
     )  # fmt: skip
 
 
-async def _anybody(buffer: Buffer) -> AsyncGenerator[Any, None]:
-    """Who is due, a batch that was given back among them; then who waits longest and whom nobody has."""
-    for user in await buffer.due(TRIED):
-        yield user
-    for one in await buffer.oldest(LOOKED_AT):
-        if one.waiting and not one.in_flight:
-            yield one.user
+async def _anybody(node: Node, buffer: Buffer) -> AsyncGenerator[Any, None]:
+    """Who is due, a batch that was given back among them; then who waits longest and whom nobody has.
+
+    Looked for once for many who take, as it is a look at every shard: whoever is gone meanwhile costs a request."""
+    now = time.monotonic()
+    looked, left = node.candidates.get(buffer.name, (float("-inf"), deque()))
+    while left and now - looked < FRESH:
+        yield left.popleft()
+    if buffer.name in node.idle and now - looked < PAUSE:
+        return
+    due = await buffer.due(LOOKED_AT)
+    free = [one.user for one in await buffer.oldest(LOOKED_AT) if one.waiting and not one.in_flight]
+    left = deque(dict.fromkeys([*due, *free]))
+    if len(node.candidates) >= KNOWN:
+        node.candidates.clear()
+        node.idle.clear()
+    node.candidates[buffer.name] = (now, left)
+    (node.idle.discard if left else node.idle.add)(buffer.name)
+    while left:
+        yield left.popleft()
 
 
 async def renew(call: Call) -> Until:

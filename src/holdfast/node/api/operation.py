@@ -13,7 +13,7 @@ import re
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import unquote_to_bytes
+from urllib.parse import quote, unquote_to_bytes
 
 import msgspec
 from starlette.datastructures import URLPath
@@ -112,7 +112,8 @@ class Routes(BaseRoute):
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
         if scope["type"] != "http":
             return Match.NONE, {}
-        raw = scope.get("raw_path") or scope["path"].encode("latin-1", "replace")
+        # Without the path as it was sent a `/` in an id is lost, but an id is never another one's.
+        raw = scope.get("raw_path") or quote(scope["path"]).encode()
         path = raw.decode("latin-1").removeprefix(scope.get("root_path", ""))
         parts = path.split("/")
         if len(parts) < 3 or parts[1] != "v1":
