@@ -16,7 +16,7 @@ from ..stats import median
 KINDS = {"lock cycles": "lock", "appends": "append"}
 COUNTED = {"lock": "granted", "append": "appended"}
 WAYS = {"with": "5", "without": "0"}
-SLICES, QUICK_SLICES = 8, 4
+SLICES, QUICK_SLICES = 6, 4
 SLICE = 0.2
 FLAT = 0.95
 LIMIT = 30.0

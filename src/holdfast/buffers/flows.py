@@ -18,8 +18,6 @@ from holdfast.settings import MAX_SECONDS
 
 REPEAT_WITHIN = 30.0
 """A repeated append is recognised for 60 s, so it is not repeated for longer than this."""
-ALERT_FULL = 0.8
-ALERT_LIFE = 3600.0
 MAX_NAME = 200
 MAX_ATTACHMENTS = 100
 _STORED = b"stored"
@@ -70,8 +68,11 @@ def append(
         dropped = {reason: number for reason, number in counts if number} or NOTHING
     if core.tally is not None:
         core.tally.add("appended", count)
-        core.use("buffer", spec.name)
-    if core.events:
+        if not spec.used:
+            core.use("buffer", spec.name)
+            spec.used = True
+    # Looked at before anything else is: mostly there is nothing to say.
+    if (dropped or reply[1] >= spec.alert_at or reply[2] > spec.alert_age) and core.events:
         _alert(core, spec, place, reply[1], reply[2] / 1000, count, dropped)
     return Appended(ids[-1], reply[1], dropped, ids, reply[0] != _STORED)
 
@@ -97,12 +98,10 @@ def _alert(
 ) -> None:
     for reason, number in dropped.items():
         core.events.emit(Dropped(spec.name, "message", reason, number))
-    limit = spec.capacity * ALERT_FULL
-    if length >= limit > length - added:
+    if length >= spec.alert_at > length - added:
         core.events.emit(NearlyFull(spec.name, shown(place), length, spec.capacity))
-    left = spec.ttl - age
-    if left < min(ALERT_LIFE, spec.ttl / 2):
-        core.events.emit(Expiring(spec.name, shown(place), left))
+    if age * 1000 > spec.alert_age:
+        core.events.emit(Expiring(spec.name, shown(place), spec.ttl - age))
 
 
 def check_items(items: Sequence[Any]) -> Sequence[Any]:

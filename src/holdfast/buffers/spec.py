@@ -19,6 +19,8 @@ MIN_TTL = 0.05
 DEADLINE = 10.0
 """How long an attachment may be pending, unless said otherwise."""
 NAME_MAX = 64
+ALERT_FULL = 0.8
+ALERT_LIFE = 3600.0
 KNOWN_PLACES = 4096
 
 
@@ -68,6 +70,11 @@ class BufferSpec:
             raise ConfigurationError(
                 f"pass max_bytes above 32: each message needs so many besides its data, not {max_bytes}"
             )
+        self.alert_at = self.capacity * ALERT_FULL
+        self.alert_age = (self.ttl - min(ALERT_LIFE, self.ttl / 2)) * 1000
+        """Messages, and ms of the oldest, from which on an append says so."""
+        self.used = False
+        """Was the fleet told that this process uses it?"""
         self.conversations = check_count("conversations", conversations, 1, MAX_BATCH)
         self.conversation_ttl = check_seconds("conversation_ttl", conversation_ttl, MIN_TTL, MAX_SECONDS)
         room = f"buffer.{part}"

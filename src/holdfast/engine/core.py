@@ -176,7 +176,8 @@ class Core:
         if embedded is None or self.forked:
             return
         try:
-            embedded.ensure_running(timeout=max(1.0, self.settings.retry_for))
+            # Not longer than a connection may take: whoever asked tries again until its own time is up.
+            embedded.ensure_running(timeout=max(1.0, self.settings.connect_timeout))
         except Unavailable as error:
             raise NotSent(str(error)) from error
 

@@ -182,13 +182,16 @@ class EmbeddedServer:
         A kept server has its data back; a private one starts empty. Raises Unavailable like `open`.
         """
         deadline = _Deadline(timeout)
-        with self._guard:
+        if not self._guard.acquire(timeout=timeout):
+            raise self._unavailable("see what keeps the embedded server: somebody waits for it already", deadline)
+        try:
             if self._closed:
                 raise ConfigurationError("open the embedded server again: this one was closed")
-            try:
-                self._ensure_running(deadline)
-            except OSError as error:
-                raise self._unavailable(f"see what keeps the embedded server: {error}", deadline) from error
+            self._ensure_running(deadline)
+        except OSError as error:
+            raise self._unavailable(f"see what keeps the embedded server: {error}", deadline) from error
+        finally:
+            self._guard.release()
 
     def pid(self) -> int:
         """The server's process id; 0 where it runs in another container and has none here."""

@@ -127,8 +127,11 @@ class Batch(msgspec.Struct):
 
 
 class Held(msgspec.Struct, forbid_unknown_fields=True):
+    """`fence` may be sent along; the token says enough."""
+
     user: Text
     token: TokenText
+    fence: Whole | None = None
     lease: Annotated[float, Meta(ge=0.05, le=86_400)] | None = None
 
 
@@ -146,8 +149,11 @@ class Left(msgspec.Struct):
 
 
 class Nack(msgspec.Struct, forbid_unknown_fields=True):
+    """`fence` may be sent along; the token says enough."""
+
     user: Text
     token: TokenText
+    fence: Whole | None = None
     delay: Annotated[float, Meta(ge=0, le=86_400)] = 0.0
     error: Annotated[str, Meta(max_length=2000)] = ""
 
