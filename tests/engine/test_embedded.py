@@ -21,6 +21,7 @@ import pytest
 from holdfast.engine import watcher
 from holdfast.engine.embedded import EmbeddedServer, EmbeddedURL, parse, server_binary
 from holdfast.errors import ConfigurationError, Unavailable
+from support.conditions import until_blocking
 
 USER = """
 import json, os, signal, sys
