@@ -21,12 +21,10 @@ import pytest
 from holdfast.engine import watcher
 from holdfast.engine.embedded import EmbeddedServer, EmbeddedURL, parse, server_binary
 from holdfast.errors import ConfigurationError, Unavailable
-from support.conditions import until_blocking
 
 USER = """
 import json, os, signal, sys
 from holdfast.engine.embedded import EmbeddedServer
-from support.conditions import until_blocking
 print("here", flush=True)
 sys.stdin.readline()
 server = EmbeddedServer.open(sys.argv[1])
@@ -380,8 +378,6 @@ def test_last_user_ends_the_server_and_the_next_finds_the_data(town: Town, url: 
     assert say(third.socket_path, "GET kept") == "yes"
     if third.pid() != second.server:  # else it came before anybody had noticed that it was the last
         assert "bye bye" in (third.directory / watcher.LOG).read_text(), "it was asked to stop, not killed"
-    third.close()
-    until_blocking(lambda: "bye bye" in (third.directory / watcher.LOG).read_text().rpartition("Ready to accept")[2])
 
 
 def test_open_waits_until_the_data_is_loaded(town: Town, tmp_path: Path) -> None:
