@@ -168,6 +168,17 @@ def test_somebody_from_another_machine_is_refused_without_tokens(http: httpx.Cli
     problem(answer, 403, "not-from-here")
 
 
+@pytest.mark.parametrize("header", ["via", "forwarded", "x-forwarded-host", "x-forwarded-proto", "x-real-ip"])
+def test_what_came_through_a_proxy_is_not_from_here(http: httpx.Client, header: str):
+    problem(http.get("/v1/fleet", headers={header: "127.0.0.1"}), 403, "not-from-here")
+
+
+def test_a_very_low_rate_lets_something_through(node: NodeHere):
+    with NodeHere(node.url, rate=0.2) as slow, slow.http() as http:
+        good(http.get("/v1/fleet"))
+        problem(http.get("/v1/fleet"), 429, "too-many-requests")
+
+
 # -- how much ---------------------------------------------------------------------------------------------------------
 
 
