@@ -501,7 +501,7 @@ async def test_a_server_without_a_file_is_warned_of(hf: Holdfast, log: Log) -> N
 def test_an_event_is_plain_data() -> None:
     granted = Granted("a", 5, 0.25)
 
-    assert granted.as_dict() == {"name": "a", "fence": 5, "waited": 0.25, "handed_over": False}
+    assert granted.as_dict() == {"name": "a", "fence": 5, "waited": 0.25, "handed_over": False, "handed_on": False}
     with pytest.raises(FrozenInstanceError):
         granted.fence = 6  # type: ignore[misc]
 

@@ -67,7 +67,7 @@ def a_message_that_is_sent_again_is_there_once(service: Service) -> None:
     assert service.say("carl", "I live in Lisbon.", **{"Idempotency-Key": "1"}) == first
     assert service.say("carla", "I live in Porto.", **{"Idempotency-Key": "1"}) != first, "another user's key"
     service.flush("carl")
-    service.until(lambda: service.recall("carl"), "what was said in memory")
+    service.until(lambda: service.recall("carl", kind="episodic"), "what was said in memory")
     assert service.recall("carl", kind="episodic") == ["I live in Lisbon."]
 
 
