@@ -89,7 +89,7 @@ def test_scripts_agree_with_the_reference(backends: Backends) -> None:
         run_state_machine_as_test(
             Machine,
             settings=settings(
-                max_examples=EXAMPLES or 60, stateful_step_count=STEPS, deadline=None, derandomize=not EXAMPLES,
+                max_examples=EXAMPLES or 35, stateful_step_count=STEPS, deadline=None, derandomize=not EXAMPLES,
                 suppress_health_check=list(HealthCheck), database=None,
             ),
         )  # fmt: skip

@@ -199,7 +199,7 @@ def test_scripts_agree_with_the_model(backends: Backends, kind: str) -> None:
         run_state_machine_as_test(
             Machine,
             settings=settings(
-                **tries(40, 2000), stateful_step_count=40,
+                **tries(25, 2000), stateful_step_count=40,
                 suppress_health_check=list(HealthCheck),
             ),
         )  # fmt: skip
