@@ -70,7 +70,7 @@ async def test_a_stop_of_a_run_whose_owner_is_lost_ends_it(rooms: Rooms):
     await other.stop("r", "enough")
     ended = await other.becomes("r", "stopped")
     assert (ended.reason, ended.attempt) == ("enough", 1)
-    assert run.lost
+    await until(lambda: run.lost, what="the loss, told to who was its owner")
 
 
 async def test_all_runs_of_a_key_are_stopped_in_one_step(rooms: Rooms):
