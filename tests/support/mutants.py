@@ -16,7 +16,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import re
 import sys
 import tempfile
 from collections.abc import Awaitable, Callable, Coroutine
@@ -86,7 +85,7 @@ async def holds(case: Case, backends: Backends) -> None:
 async def fails(case: Case, backends: Backends) -> None:
     """The check must fail, and say that it is because of its pitfall.
 
-    On a busy machine a bug about who is woken may go unnoticed by chance, when somebody looks by himself at that moment.
+    On a busy machine a bug about who is woken may go unnoticed by chance, when somebody looks by himself at that time.
     Twice it does not."""
     for last in (False, True):
         async with World(backends) as world:
@@ -94,7 +93,8 @@ async def fails(case: Case, backends: Backends) -> None:
             try:
                 await case.check(world)
             except AssertionError as error:
-                assert re.search(rf"PITFALL {case.number}:", str(error)), error
+                if f"PITFALL {case.number}:" not in str(error):
+                    raise
                 return
         if last:
             pytest.fail(f"the bug of pitfall {case.number} was not noticed, twice")
