@@ -219,6 +219,7 @@ async def test_an_application_that_ends_while_workers_pause_leaves_the_client_us
         async with lifespan(hf, work=True)(None):
             await inbox.append("ann", "hello")
             await handled.wait()
+    assert handled.is_set()
 
 
 async def test_a_cancelled_application_hands_back_at_once(valkey: Any, operator: Holdfast) -> None:

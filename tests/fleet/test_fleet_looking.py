@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast import ConfigurationError, Holdfast
+from holdfast import ConfigurationError, Holdfast, ServerFull
+from holdfast.testing import LocalServer
 from support.actors import Fleet
 from support.backends import Backend
 from support.faults import Plan, every_step, install
@@ -113,3 +114,16 @@ async def test_names_may_be_anything_that_a_collection_can_be_called(valkey: Bac
             await hf.buffer(name).append("u", 1)
     async with Holdfast(valkey.url, report=0) as looking:
         assert {one.name for one in await looking.fleet.names()} == set(names)
+
+
+async def test_what_frees_memory_can_be_written_down_on_a_server_that_is_full():
+    with LocalServer() as server:
+        async with Holdfast(server.url, report=0) as hf:
+            await hf.buffer("b").append("u", 1)
+            server.call("CONFIG", "SET", "maxmemory", "1")
+            with pytest.raises(ServerFull):
+                await hf.buffer("b").append("u", 2)
+            entry = await hf.fleet.record("forget", "user:u", "the server is full")
+            await hf.buffer("b").forget("u")
+            await hf.fleet.outcome(entry, "done")
+            assert [one.outcome for one in await hf.fleet.actions()] == ["done"]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import secrets
 import socket
 import threading
 from asyncio import CancelledError
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from typing import Any, Protocol, TypeVar
 
@@ -253,6 +254,21 @@ class Core:
             around.__exit__(None, None, None)
 
         return leave
+
+    @staticmethod
+    @contextlib.contextmanager
+    def leaving_span(
+        leave: Callable[[BaseException | None], None] | None, error: BaseException | None
+    ) -> Iterator[None]:
+        """Around the end of such a body: the span ends after it, with what came of both."""
+        try:
+            yield
+        except BaseException as raised:
+            error = raised
+            raise
+        finally:
+            if leave is not None:
+                leave(error)
 
     def warn(self, text: str) -> None:
         """Something went wrong in the background: whoever observes is told, else the log is."""

@@ -160,16 +160,8 @@ class ActiveRun:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         leave_span, self._leave_span = self._leave_span, None
-        if leave_span is None:
+        with self._core.leaving_span(leave_span, error):
             await self._leave(error)
-            return
-        try:
-            await self._leave(error)
-        except BaseException as raised:
-            error = raised
-            raise
-        finally:
-            leave_span(error)
 
     async def _leave(self, error: BaseException | None) -> None:
         scope, self._scope = self._scope, None
