@@ -253,7 +253,8 @@ async def use_runs(hf: Holdfast, proxy: FaultProxy, server: LocalServer) -> None
     await until(lambda: "long" in handled and proxy.replies_dropped > dropped, what="a take whose reply is lost")
     await agent.start("waits", key="k")
     flags = Scripts().get("runs/flags").sha
-    await until(lambda: server.call("SCRIPT", "EXISTS", flags)[0], what="a look at which runs should stop")
+    # Where it was the reply of a later take, all that shares its connection waits ten seconds.
+    await until(lambda: server.call("SCRIPT", "EXISTS", flags)[0], 40, "a look at which runs should stop")
     assert await agent.stop_all("k") == 2
     assert (await agent.wait("long", 10)).state == "stopped"
     await until(lambda: len(kept) == 4, within=30, what="every run in the archive")  # a lost reply costs ten seconds

@@ -270,6 +270,9 @@ def acquire_all(core: Core, specs: Sequence[Spec], wait: float | None, home: Hom
         for spec in specs[kept:]:
             left = None if wait is None else max(0.0, wait - (core.clock() - started))
             held.append((yield from acquire(core, spec, left, home)))
+    except NotAcquired:
+        yield from release_all(core, specs, held)  # who is told that nothing is held can rely on it
+        raise
     except INTERRUPTED:
         yield Detach(release_all(core, specs, held))
         raise
