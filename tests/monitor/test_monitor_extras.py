@@ -47,4 +47,4 @@ def test_functions_are_told_without_the_extras() -> None:
     done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=60)
 
     assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("told, pip install 'holdfast[monitor]'")
+    assert done.stdout.startswith("told, pip install '.[monitor]'")

@@ -553,14 +553,14 @@ async def test_apprise_is_kept_from_private_addresses(endpoint: Endpoint, monkey
 async def test_apprise_that_is_not_installed(outgoing: Outgoing, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "apprise", None)
 
-    with pytest.raises(ConfigurationError, match=r"pip install 'holdfast\[apprise\]'"):
+    with pytest.raises(ConfigurationError, match=r"pip install '.\[apprise\]'"):
         Apprise("json://host/", outgoing=outgoing)
 
 
 async def test_http_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "httpx", None)
 
-    with pytest.raises(ConfigurationError, match=r"pip install 'holdfast\[monitor\]'"):
+    with pytest.raises(ConfigurationError, match=r"pip install '.\[monitor\]'"):
         Outgoing()
 
 

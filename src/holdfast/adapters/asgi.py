@@ -22,7 +22,7 @@ try:
     from starlette.responses import Response
     from starlette.websockets import WebSocket
 except ImportError:
-    raise ConfigurationError("pip install 'holdfast[starlette]' to use this adapter") from None
+    raise ConfigurationError("pip install '.[starlette]' in Holdfast's clone to use this adapter") from None
 
 State = Mapping[str, Any]
 Lifespan = Callable[[Any], AbstractAsyncContextManager[Any]]

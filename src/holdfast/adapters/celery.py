@@ -23,7 +23,7 @@ try:
     import celery
     from celery.exceptions import Ignore, Reject, Retry
 except ImportError:
-    raise ConfigurationError("pip install 'holdfast[celery]' to use this adapter") from None
+    raise ConfigurationError("pip install '.[celery]' in Holdfast's clone to use this adapter") from None
 
 AGAIN = (Retry,)
 """What a body raises to have its message delivered again."""

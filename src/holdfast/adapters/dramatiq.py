@@ -25,7 +25,7 @@ try:
     from dramatiq.errors import RateLimitExceeded, Retry
     from dramatiq.middleware import CurrentMessage, SkipMessage
 except ImportError:
-    raise ConfigurationError("pip install 'holdfast[dramatiq]' to use this adapter") from None
+    raise ConfigurationError("pip install '.[dramatiq]' in Holdfast's clone to use this adapter") from None
 
 AGAIN = (Retry, RateLimitExceeded)
 """What a body raises to have its message tried again."""

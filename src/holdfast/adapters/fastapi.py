@@ -28,7 +28,7 @@ try:
     from pydantic import TypeAdapter, ValidationError
     from starlette.requests import HTTPConnection, Request
 except ImportError:
-    raise ConfigurationError("pip install 'holdfast[fastapi]' to use this adapter") from None
+    raise ConfigurationError("pip install '.[fastapi]' in Holdfast's clone to use this adapter") from None
 if "scope" not in inspect.signature(Depends).parameters:
     raise ConfigurationError("install FastAPI 0.121 or newer: with older ones a lock is kept until the answer was sent")
 

@@ -15,7 +15,7 @@ try:
     from langchain_core.chat_history import BaseChatMessageHistory
     from langchain_core.messages import BaseMessage, message_to_dict, messages_from_dict
 except ImportError:
-    raise ConfigurationError("pip install 'holdfast[langchain]' to use this adapter") from None
+    raise ConfigurationError("pip install '.[langchain]' in Holdfast's clone to use this adapter") from None
 
 ROLES = {"human": "user", "ai": "assistant"}
 

@@ -39,7 +39,7 @@ class HoldfastSession:
         try:
             import agents as _  # noqa: F401
         except ImportError:
-            raise ConfigurationError("pip install 'holdfast[openai-agents]' to use this adapter") from None
+            raise ConfigurationError("pip install '.[openai-agents]' in Holdfast's clone to use this adapter") from None
         if not isinstance(chat, Sessions):
             raise ConfigurationError(
                 f"pass sessions of the asyncio client, hf.sessions(...), not {type(chat).__module__}"

@@ -23,7 +23,7 @@ try:
     from starlette.responses import Response, StreamingResponse
     from starlette.types import Send
 except ImportError:
-    raise ConfigurationError("pip install 'holdfast[starlette]' to use this adapter") from None
+    raise ConfigurationError("pip install '.[starlette]' in Holdfast's clone to use this adapter") from None
 
 EVENT_ID = re.compile(r"([0-9]{1,15})-([0-9]{1,10})")
 HEADERS = {

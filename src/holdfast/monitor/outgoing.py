@@ -127,7 +127,7 @@ class Outgoing:
             import h11  # noqa: F401 - needed at the first request, and better told now
             import httpx  # noqa: F401
         except ImportError:
-            raise ConfigurationError("pip install 'holdfast[monitor]' to send over HTTP") from None
+            raise ConfigurationError("pip install '.[monitor]' in Holdfast's clone to send over HTTP") from None
         if verify is not True and not isinstance(verify, ssl.SSLContext):
             raise ConfigurationError("pass verify as an ssl.SSLContext that trusts your own authority, or leave it out")
         self._allowed = Allowed(allow)

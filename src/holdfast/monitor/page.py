@@ -113,7 +113,7 @@ def parsed(text: str) -> LexborHTMLParser:
     try:
         from selectolax.lexbor import LexborHTMLParser
     except ImportError:
-        raise ConfigurationError("pip install 'holdfast[monitor]' to read HTML") from None
+        raise ConfigurationError("pip install '.[monitor]' in Holdfast's clone to read HTML") from None
     return LexborHTMLParser(text)
 
 

