@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
+import signal
 import threading
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
@@ -28,6 +29,11 @@ CORE = {
 
 # What a client tells the fleet in the background has tests of its own; here it would only come between.
 os.environ.setdefault("HOLDFAST_REPORT", "0")
+
+
+# Run in the background of a shell, everything started from here would be deaf to ctrl-C.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_configure(config: pytest.Config) -> None:

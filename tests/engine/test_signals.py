@@ -7,6 +7,8 @@ import asyncio
 import pytest
 
 from holdfast import Holdfast
+from holdfast.engine.flow import NotSent, Send
+from holdfast.engine.resp import pack
 from holdfast.engine.signals import SignalHub
 from holdfast.testing import FaultProxy
 from support.actors import Fleet
@@ -97,3 +99,32 @@ async def test_a_slow_subscription_keeps_no_waiter_from_asking(
     got = await asyncio.wait_for(pending, 10)
     await waiter.do(lambda _: got.release())
     await fleet.close()
+
+
+async def test_a_subscription_that_is_made_while_the_client_closes_leaves_no_connection(valkey: Backend):
+    with FaultProxy(valkey.owner.host, valkey.owner.port) as proxy:
+        async with Holdfast(proxy.url) as hf:
+            await hf.lock("a").inspect()
+            hub, place, open_before = hf._open.hub, hf.lock("a")._spec.place, proxy.open_connections
+            # Given a connection that is being made
+            proxy.delay(0.2, direction="replies")
+            listening = asyncio.create_task(hub.listen(place.tag, place.channels + hf._core.client_id))
+            await until(lambda: proxy.open_connections > open_before)
+        # when the client closes before it is there
+        with pytest.raises(NotSent):
+            await listening
+        # expect nothing to be left
+        await until(lambda: proxy.open_connections == 0, what="no connection")
+
+
+async def test_a_connection_of_its_own_that_is_done_with_after_the_client_closed_is_closed(valkey: Backend):
+    with FaultProxy(valkey.owner.host, valkey.owner.port) as proxy:
+        async with Holdfast(proxy.url) as hf:
+            driver, tag = hf._open, hf.lock("a")._spec.place.tag
+            await hf.lock("a").inspect()
+            proxy.delay(0.2, direction="replies")
+            before = proxy.open_connections
+            asking = asyncio.create_task(driver._send_aside(Send(tag, pack(b"PING"), alone=True)))
+            await until(lambda: proxy.open_connections > before)
+        await asyncio.wait([asking])
+        await until(lambda: proxy.open_connections == 0, what="no connection")

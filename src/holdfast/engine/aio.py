@@ -294,7 +294,7 @@ class AsyncDriver:
         except BaseException:
             connection.abort(ReplyLost("given up"))
             raise
-        if len(self._alone) < IDLE_ALONE and self.topology.target.kind == "single":
+        if len(self._alone) < IDLE_ALONE and self.topology.target.kind == "single" and not self._closed:
             self._alone.append(connection)
         else:
             connection.abort(NotSent("done"))

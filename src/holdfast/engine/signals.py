@@ -17,7 +17,7 @@ import hiredis
 from holdfast.engine.flow import Address, NotSent, backoff
 from holdfast.engine.mux import NOTHING
 from holdfast.engine.resp import pack
-from holdfast.engine.topology import connect
+from holdfast.engine.topology import connect, discard
 
 LOOK = "look"
 """What every waiter is told after a reconnect: something may have been missed, ask."""
@@ -249,6 +249,9 @@ class SignalHub:
             await connect(made, self._topology.connect_timeout)
         except Exception as error:
             raise NotSent(f"cannot subscribe: {error}") from error
+        if self._closing:  # nobody would close it
+            discard(made)
+            raise NotSent("the client was closed")
         live = _Subscribed(self)
         live.made_by, live.transport = made._writer, made._writer.transport
         made._reader = made._writer = None
