@@ -521,5 +521,5 @@ def test_without_the_package_the_error_names_the_extra(
 ) -> None:
     monkeypatch.setitem(sys.modules, absent, None)
     monkeypatch.delitem(sys.modules, f"holdfast.adapters.{module}")
-    with pytest.raises(ConfigurationError, match=rf"holdfast\[{extra}\]"):
+    with pytest.raises(ConfigurationError, match=rf"pip install '\.\[{extra}\]'"):
         importlib.import_module(f"holdfast.adapters.{module}")

@@ -145,5 +145,5 @@ async def test_what_is_no_sessions_is_refused():
 def test_without_langchain_it_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "langchain_core.chat_history", None)
     monkeypatch.delitem(sys.modules, "holdfast.adapters.langchain")
-    with pytest.raises(ConfigurationError, match=r"holdfast\[langchain\]"):
+    with pytest.raises(ConfigurationError, match=r"pip install '\.\[langchain\]'"):
         importlib.import_module("holdfast.adapters.langchain")

@@ -147,5 +147,5 @@ async def test_sessions_of_the_blocking_twin_are_refused(valkey):
 
 async def test_without_the_sdk_it_says_what_to_install(hf, monkeypatch):
     monkeypatch.setitem(sys.modules, "agents", None)
-    with pytest.raises(ConfigurationError, match=r"holdfast\[openai-agents\]"):
+    with pytest.raises(ConfigurationError, match=r"pip install '\.\[openai-agents\]'"):
         HoldfastSession(hf.sessions("chat"), "s")

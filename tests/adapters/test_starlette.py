@@ -278,5 +278,5 @@ async def test_when_the_server_is_lost_the_stream_ends_and_the_client_can_come_b
 def test_without_starlette_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "starlette.exceptions", None)
     monkeypatch.delitem(sys.modules, "holdfast.adapters.starlette")
-    with pytest.raises(ConfigurationError, match=r"holdfast\[starlette\]"):
+    with pytest.raises(ConfigurationError, match=r"pip install '\.\[starlette\]'"):
         importlib.import_module("holdfast.adapters.starlette")

@@ -34,6 +34,7 @@ async def test_one_signs_in_and_out(tab: Any) -> None:
     # given somebody who is nobody yet, and asks for a page
     page = await tab.goto("/buffers/waiting?order=largest")
     assert "/holdfast/login" in page.url
+    assert await page.locator("nav").count() == 0, "a menu of pages that nobody may see yet"
 
     # when a wrong token is given, expect to be told so
     await sign_in(tab, "wrong-wrong-wrong-wrong")
@@ -145,3 +146,12 @@ async def test_a_form_of_another_site_is_refused(house: House) -> None:
             )
             # expect a refusal
             assert answer.status_code == 403
+
+
+async def test_an_address_that_is_none_is_a_page_that_leads_on(tab: Any, house: House) -> None:
+    tab.wrong_status.add(404)
+    page = await tab.goto("/nonsense/<b>x")
+    assert "there is no such address" in await page.inner_text("main")
+    async with page.expect_navigation():
+        await page.click("text=Back")
+    assert page.url.endswith("/login?next=%2Fholdfast%2F")

@@ -131,11 +131,11 @@ def test_an_index_that_is_not_kept_up_is_noticed(valkey: Backend, bug: str):
 
 
 def test_messages_that_grow_too_old_leave_the_indexes(valkey: Backend, hf: holdfast.sync.Holdfast):
-    buffer = hf.buffer("short", ttl=0.3)
+    buffer = hf.buffer("short", ttl=1.5)
     for user in USERS[:4]:
         buffer.extend(user, range(20))
     assert len(buffer.largest()) == len(buffer.oldest()) == 4
-    until_blocking(lambda: all((buffer.stats(user).age or 1.0) > 0.3 for user in USERS[:4]))
+    until_blocking(lambda: all((buffer.stats(user).age or 9.0) > 1.5 for user in USERS[:4]))
     assert [buffer.take(user) for user in USERS[:4]] == [None] * 4
     assert buffer.largest() == buffer.oldest() == []
     assert index(valkey, buffer, "old") == index(valkey, buffer, "big") == {}

@@ -18,6 +18,8 @@ from redis.crc import key_slot
 
 import holdfast.cli.checks_server as server_checks
 from cli.cli_support import command_line, tell_names
+from holdfast import Batch
+from holdfast import Holdfast as AsyncHoldfast
 from holdfast.cli.checks import CHECKS
 from holdfast.cli.checks_keys import NEEDED
 from holdfast.cli.findings import Finding, Level
@@ -25,7 +27,7 @@ from holdfast.cli.servers import Server
 from holdfast.sync import Holdfast
 from holdfast.testing import LocalServer
 from support.backends import Backends
-from support.conditions import until_blocking
+from support.conditions import until, until_blocking
 
 OPERATE = Path(__file__).parents[2] / "docs" / "how-to" / "operate.md"
 
@@ -240,6 +242,32 @@ def test_what_waits_without_a_worker_is_a_problem(own: LocalServer, doctor: Any)
     assert findings(told, "monitors")[0][0] == "note"
     assert findings(told, "dead letters") == [("warning", "1 dead letters in messages")]
     assert "holdfast dead list buffer:messages" in str(told)
+
+
+def test_handlers_that_fail_are_told_though_nothing_is_due(own: LocalServer, doctor: Any) -> None:
+    assert findings(doctor(), "handlers") == [("ok", "not more failed than succeeded in the last 10 min")]
+
+    async def fail() -> None:
+        hf = AsyncHoldfast(own.url, report=0.05)
+        buffer, seen = hf.buffer("sour"), 0
+
+        @hf.absorber(buffer, threshold=1, max_attempts=100, backoff=0.01)
+        async def absorb(batch: Batch) -> None:
+            nonlocal seen
+            seen += 1
+            raise ValueError("always")
+
+        async with hf:
+            working = asyncio.create_task(hf.work())
+            await buffer.append("u", 1)
+            await until(lambda: seen > 3, what="attempts")
+            hf.stop_work()
+            await working
+
+    asyncio.run(fail())
+    ((level, what),) = findings(doctor(code=1), "handlers")
+    assert level == "warning"
+    assert re.fullmatch(r"\d+ handlers failed in the last 10 min, and 0 batches were absorbed", what), what
 
 
 DIES = """

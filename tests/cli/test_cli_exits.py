@@ -15,13 +15,15 @@ import pytest
 import typer
 
 import holdfast as package
-from cli.cli_support import HOLDFAST, Told, environment, process
+from cli.cli_support import HOLDFAST, Told, command_line, environment, process
 from cli.pseudo_terminal import Terminal
 from holdfast import errors
+from holdfast.cli import running
 from holdfast.cli.app import app
 from holdfast.cli.exits import Exit, exit_of
 from holdfast.cli.output import data, plain, size, span
 from holdfast.sync import Holdfast
+from holdfast.testing.ports import free_port
 from support.backends import Backend
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "exit-codes.md"
@@ -251,3 +253,10 @@ def test_durations_and_sizes_as_one_would_say_them() -> None:
         "2 d",
     ]
     assert [size(one) for one in (0, 999, 1000, 2_500_000, 5e12)] == ["0 B", "999 B", "1.0 kB", "2.5 MB", "5000.0 GB"]
+
+
+def test_a_server_that_does_not_answer_is_said_before_it_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(running, "SILENT", 0.05)
+    url = f"redis://127.0.0.1:{free_port()}"
+    told = command_line(url, monkeypatch).error("locks", code=3, HOLDFAST_RETRY_FOR="0.5")
+    assert told.startswith(f"holdfast: {url} does not answer; trying for 0.5 s\n")

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -142,13 +143,11 @@ def servers(place: Path) -> list[str]:
 def test_whichever_way_it_ends_no_process_is_left(place: Path) -> None:
     # Given two demonstrations, at once because that is quicker, of each of which one process is frozen
     seed = next(seed for seed in count() if draw(seed, 2, 9, True).strikes[0].kind == "pause")
-    words = ("--processes", "2", "--seconds", "9", "--seed", str(seed))
-    places = {number: place / number.name for number in (signal.SIGINT, signal.SIGKILL)}
-    running = {}
-    for number, where in places.items():
+
+    def end(number: signal.Signals) -> None:
+        where = place / number.name
         where.mkdir()
-        running[number] = start(where, *words, stderr=subprocess.PIPE)
-    for number, process in running.items():
+        process = start(where, "--processes", "2", "--seconds", "9", "--seed", str(seed), stderr=subprocess.PIPE)
         assert any("paused worker" in line for line in process.stdout)
         children = descendants(process.pid)
         assert len(children) >= 5, "a nursery, two workers, two producers"
@@ -158,9 +157,12 @@ def test_whichever_way_it_ends_no_process_is_left(place: Path) -> None:
 
         # expect that all of its processes are gone, also the frozen one, and the server
         out, error = process.communicate(timeout=30)
-        until_blocking(lambda: not alive(children) and not servers(places[number]), 20, "the end of all processes")  # noqa: B023
+        until_blocking(lambda: not alive(children) and not servers(where), 20, "the end of all processes")
         if number == signal.SIGINT:
             assert process.returncode == 130
             assert error == "holdfast: interrupted: all processes of the demonstration are gone\n"
             assert "messages in" not in out, "no account of half a demonstration"
-            assert list(places[number].iterdir()) == []
+            assert list(where.iterdir()) == []
+
+    with ThreadPoolExecutor() as both:
+        list(both.map(end, (signal.SIGINT, signal.SIGKILL)))

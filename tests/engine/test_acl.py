@@ -222,7 +222,7 @@ async def use_sessions(hf: Holdfast, proxy: FaultProxy) -> None:
 
 
 async def use_runs(hf: Holdfast, proxy: FaultProxy, server: LocalServer) -> None:
-    agent = hf.runs("agent", lease=0.6, conflict="queue", max_events=8, archive=True)
+    agent = hf.runs("agent", lease=2.0, conflict="queue", max_events=8, archive=True)
     async with await agent.claim("mine", input=1) as run:
         for number in range(12):
             await run.emit(number)
@@ -269,7 +269,7 @@ async def use_once(hf: Holdfast, proxy: FaultProxy) -> None:
     assert await hf.filter_new("orders", ["a", ("b", 1), "a"]) == ["a", ("b", 1)]
     assert await hf.forget("orders", "a") == 1
     lose_reply(proxy, "once/begin")
-    async with hf.claim("orders", "a", lease=0.6) as claim:
+    async with hf.claim("orders", "a", lease=2.0) as claim:
         deadline = claim._hold.deadline  # type: ignore[union-attr]
         await until(lambda: claim._hold.deadline > deadline, what="a renewal")  # type: ignore[union-attr]
     back = await hf.claim("orders", "c").begin()

@@ -317,7 +317,7 @@ async def test_a_compressed_answer_is_not_unpacked() -> None:
 @pytest.mark.parametrize("slow", [hangs, drips])
 async def test_one_request_has_a_time_limit(slow: Any) -> None:
     with ModelServer(slow, GOOD) as model:
-        assert await ask(model, timeout=0.1) == ["likes tea"]
+        assert await ask(model, timeout=0.5) == ["likes tea"]
 
 
 @pytest.mark.parametrize("slow", [hangs, drips])

@@ -14,7 +14,7 @@ import pytest
 from node_running import NodeHere, good, problem
 
 import holdfast.sync
-from holdfast.node import guard
+from holdfast.node import guard, serve
 from holdfast.node.api import OPERATIONS
 
 NFC, NFD = unicodedata.normalize("NFC", "Å"), unicodedata.normalize("NFD", "Å")
@@ -106,6 +106,27 @@ def test_a_body_that_does_not_come_is_given_up(node: NodeHere, http: httpx.Clien
     answer = raw(node, head + b'{"id"')
     assert b"408" in answer.splitlines()[0]
     assert b"slow-body" in answer
+    lives(http)
+
+
+def test_a_head_that_does_not_come_is_hung_up_on(node: NodeHere, http: httpx.Client, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(serve, "SLOW_HEAD", 0.2)
+    whole = b"GET /healthz HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n"
+    host, port = node.address.removeprefix("http://").split(":")
+    # Nothing; half of one; half of a second one
+    for before, sent in ((b"", b""), (b"", whole[:20]), (whole, whole[:20])):
+        with socket.create_connection((host, int(port)), timeout=10) as line:
+            if before:
+                line.sendall(before)
+                assert b"200 OK" in line.recv(65536)
+            line.sendall(sent)
+            with contextlib.suppress(ConnectionResetError):
+                while line.recv(65536):
+                    pass
+    # and one who has asked is not
+    monkeypatch.setattr(serve, "SLOW_HEAD", 0.05)
+    with node.http() as client, holdfast.sync.Holdfast(node.url) as hf, hf.lock("late"):
+        problem(client.post("/v1/locks/acquire", json={"name": "late", "wait": 0.3}), 409)
     lives(http)
 
 

@@ -57,7 +57,8 @@ async def a_resumable_run_of_a_dead_worker_goes_on_in_another(world: World):
     first.hf._core.mailbox.workers.clear()
     await hand(world, two, lease=0.4, resumable=True)
     await until(lambda: len(log) == 2, within=2.5, what="PITFALL 31: the run is 'running' for ever; a second hand-out")
-    assert log[1][1:] == ("r", 2)
+    assert log[1][1] == "r"
+    assert log[1][2] > 1
 
 
 @cases.pitfall(

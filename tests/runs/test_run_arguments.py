@@ -19,6 +19,10 @@ HOSTILE = [
 ]  # fmt: skip
 
 
+NO_RENEWAL = 600.0
+"""Seconds: a lease whose renewal does not come between."""
+
+
 async def refuses(rooms: Rooms, room: Room, call: Any, kind: Any = ConfigurationError) -> None:
     """It raises, says first what to do, and no script was run."""
     before = rooms.scripts_run()
@@ -110,7 +114,7 @@ async def test_payloads_come_back_as_they_were(rooms: Rooms):
 
 
 async def test_what_is_no_payload_is_refused_before_anything_is_sent(quick: Rooms):
-    room = await quick.room()
+    room = await quick.room(lease=NO_RENEWAL)
     run = await room.claim("r")
     loop: list = []
     loop.append(loop)
@@ -129,7 +133,7 @@ async def test_what_is_no_payload_is_refused_before_anything_is_sent(quick: Room
 
 
 async def test_what_is_too_large_is_refused(quick: Rooms):
-    room = await quick.room(settings={"max_message_bytes": 2000}, max_event_bytes=1024)
+    room = await quick.room(settings={"max_message_bytes": 2000}, max_event_bytes=1024, lease=NO_RENEWAL)
     run = await room.claim("r")
     for call in (
         lambda: room.runs.start("new", "x" * 2001),
@@ -208,7 +212,7 @@ async def test_arguments_that_cannot_work_are_refused(quick: Rooms):
 
 
 async def test_a_step_needs_a_name(quick: Rooms):
-    room = await quick.room()
+    room = await quick.room(lease=NO_RENEWAL)
     run = await room.claim("r")
     for wrong in ("", 5, None, "x" * 513, b"x"):
         await refuses(quick, room, lambda wrong=wrong: run.step(wrong, int))
@@ -236,7 +240,7 @@ async def test_a_client_that_is_not_open_says_so(quick: Rooms):
 
 
 async def test_readers_that_are_left_alone_leave_nothing_behind(quick: Rooms):
-    room = await quick.room()
+    room = await quick.room(lease=NO_RENEWAL)
     run = await room.claim("r")
     await room.emit(run, 1)
 

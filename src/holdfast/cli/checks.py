@@ -26,6 +26,7 @@ CHECKS: dict[str, Check] = {
     "rights": _only(checks_keys.rights),
     "keys": checks_keys.keys,
     "processes": _only(checks_fleet.processes),
+    "handlers": _only(checks_fleet.handlers),
     "locks": _only(checks_fleet.locks),
     "buffers": _only(checks_fleet.buffers),
     "runs": _only(checks_fleet.runs),

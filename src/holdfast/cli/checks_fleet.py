@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,6 +18,9 @@ WORK = "holdfast work MODULE:CLIENT, with the application"
 NEARLY = 0.8
 LATE = 600.0
 """Seconds that a message may wait, beyond the time of any usual trigger, before it is said."""
+LATELY = 600.0
+OFTEN = 3
+"""Failures that may be chance."""
 
 
 async def processes(hf: Holdfast) -> list[Finding]:
@@ -36,6 +40,22 @@ async def processes(hf: Holdfast) -> list[Finding]:
         text = f"versions {', '.join(map(plain, versions))} run side by side"
         found.append(note("processes", text, "finish the roll-out"))
     return found or [ok("processes", f"{len(alive)} alive, none went without a word")]
+
+
+async def handlers(hf: Holdfast) -> list[Finding]:
+    """Does what is handled come to an end? Attempts that fail are tried again, so nothing may be due meanwhile."""
+    counted: Counter[str] = Counter()
+    for slot in (await hf.fleet.series(LATELY)).slots:
+        counted.update(slot.counts)
+    found, fix = [], "look into the workers' logs; `holdfast dead list` shows what was given up"
+    for failed, what, done, how in (
+        ("handler_failed", "handlers", "absorbed", "batches were absorbed"),
+        ("runs_failed", "runs", "runs_completed", "were completed"),
+    ):
+        if counted[failed] >= OFTEN and counted[failed] > counted[done]:
+            text = f"{counted[failed]} {what} failed in the last {span(LATELY)}, and {counted[done]} {how}"
+            found.append(warning("handlers", text, fix))
+    return found or [ok("handlers", f"not more failed than succeeded in the last {span(LATELY)}")]
 
 
 async def _working(hf: Holdfast) -> set[str]:

@@ -9,7 +9,7 @@ import io
 import os
 import socket
 import sys
-from collections.abc import Awaitable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Coroutine
 from typing import Any, NamedTuple, TypeVar
 
 import typer
@@ -20,11 +20,29 @@ from holdfast.cli.output import plain, say
 
 T = TypeVar("T")
 REASON_MOST = 1000
+SILENT = 1.5
+"""Seconds without an answer before it is said."""
 
 
-def client(url: str | None, **settings: Any) -> Holdfast:
-    """For a short look: it does not count as a process of the fleet, and names nothing there."""
-    return Holdfast(url, **{"report": 0.0, **settings})
+@contextlib.asynccontextmanager
+async def client(url: str | None, **settings: Any) -> AsyncIterator[Holdfast]:
+    """For a short look: it does not count as a process of the fleet, and names nothing there.
+
+    Says so where the server does not answer at once: it is tried for `retry_for`, and who types must know why."""
+    hf = Holdfast(url, **{"report": 0.0, **settings})
+    waiting = asyncio.get_running_loop().call_later(
+        SILENT, say, f"{hf.shown} does not answer; trying for {hf.settings.retry_for:g} s"
+    )
+    try:
+        await hf.open()
+        await hf.ping()
+    except BaseException:
+        waiting.cancel()
+        await hf.close()
+        raise
+    waiting.cancel()
+    async with hf:
+        yield hf
 
 
 class Ask(NamedTuple):

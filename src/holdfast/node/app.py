@@ -17,6 +17,7 @@ import holdfast
 from holdfast import Holdfast, HoldfastError
 from holdfast.node import api, dashboard, metrics, problems
 from holdfast.node.access import Access, require
+from holdfast.node.dashboard.site import Site
 from holdfast.node.guard import Guard
 from holdfast.node.state import Node, node_of
 from holdfast.settings import NodeSettings, found
@@ -27,11 +28,13 @@ class NodeApp:
 
     def __init__(self, node: Node) -> None:
         self.node = node
+        site = Site()
         routes: list[BaseRoute] = [
             Route("/healthz", healthy), Route("/readyz", ready), Route("/metrics", metrics.metrics),
-            *api.routes(), *dashboard.routes(),
+            *api.routes(), *dashboard.routes(site),
         ]  # fmt: skip
         handlers: Any = dict.fromkeys((problems.Refused, HoldfastError, HTTPException, Exception), problems.handle)
+        handlers[404] = dashboard.lost(site)
         self._app: ASGIApp = Guard(Starlette(routes=routes, exception_handlers=handlers), node)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

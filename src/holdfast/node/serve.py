@@ -13,6 +13,7 @@ from typing import Any
 from urllib.parse import quote
 
 import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from holdfast import ConfigurationError, Holdfast
 from holdfast.events import Observer
@@ -22,6 +23,8 @@ from holdfast.node.state import Node
 from holdfast.settings import NodeSettings
 
 PLAYGROUND = "holdfast.node.playground:make"
+SLOW_HEAD = 15.0
+"""Seconds that the head of a request may take."""
 LEAVE = 3
 """Seconds that requests have to end when the node stops."""
 Supervise = Callable[[str, int, dict[str, str], asyncio.Event], Awaitable[int]]
@@ -114,7 +117,7 @@ async def _run(
         uvicorn.Config(
             app, log_config=None, access_log=False, lifespan="off", server_header=False, date_header=True,
             timeout_graceful_shutdown=LEAVE, timeout_keep_alive=30, h11_max_incomplete_event_size=65_536,
-            http="h11", ws="none", proxy_headers=False,
+            http=_Connection, ws="none", proxy_headers=False,
         )
     )  # fmt: skip
     code = 0
@@ -159,6 +162,31 @@ async def _work(config: NodeSettings, url: str, supervise: Supervise, stop: asyn
         return 0
     environment = {"HOLDFAST_URL": url, "HOLDFAST_NODE_STORE": store_of(config)}
     return await supervise(target, config.processes, environment, stop)
+
+
+class _Connection(H11Protocol):
+    """One who does not send the head of a request in time is hung up on: else a few thousand of them, whom nobody has
+    asked for a token yet, are all the connections that there may be."""
+
+    _late: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        self._late = self.loop.call_later(SLOW_HEAD, transport.abort)
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        asked = self.cycle is not None and not self.cycle.response_complete
+        if asked and self._late is not None:
+            self._late.cancel()
+            self._late = None
+        elif not asked and self._late is None:  # the beginning of the next one
+            self._late = self.loop.call_later(SLOW_HEAD, self.transport.abort)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._late is not None:
+            self._late.cancel()
+        super().connection_lost(exc)
 
 
 class _Server(uvicorn.Server):

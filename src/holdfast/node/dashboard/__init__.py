@@ -25,12 +25,13 @@ from holdfast.node.dashboard import (
     trying,
 )
 from holdfast.node.dashboard.site import Page, Site
-from holdfast.node.problems import Refused, told
+from holdfast.node.problems import Refused, handle, told
 
 ROOMS = (overview, locks, buffers, runs, sessions, monitors, audit, trying)
 PATIENCE = 8.0
 """Seconds for a page."""
 Endpoint = Callable[[Request], Awaitable[Response]]
+Handler = Callable[[Request, Exception], Awaitable[Response]]
 
 
 def routes(site: Site | None = None) -> list[BaseRoute]:
@@ -56,6 +57,17 @@ def routes(site: Site | None = None) -> list[BaseRoute]:
             endpoint = asking.reveal_endpoint(site, reveal)
             found.append(Route(reveal.path, _answering(site, section, endpoint, "operate"), methods=["POST"]))
     return found
+
+
+def lost(site: Site) -> Handler:
+    """What is answered where there is nothing: a page to a browser, which leads on."""
+
+    async def answer(request: Request, error: Exception) -> Response:
+        if request.method != "GET" or "text/html" not in request.headers.get("accept", ""):
+            return await handle(request, error)
+        return site.trouble(request, "lost", told(error))
+
+    return answer
 
 
 def _page(site: Site, page: Page) -> Endpoint:
