@@ -154,6 +154,41 @@ TABLES: dict[type, tuple[str, str]] = {Settings: ("holdfast", ENV_PREFIX), NodeS
 """Of each definition: its table in TOML, and what its variables in the environment start with."""
 
 
+COLLECTIONS: dict[str, tuple[str, ...]] = {
+    "buffers": ("capacity", "ttl", "max_bytes", "max_message", "conversations", "conversation_ttl"),
+    "runs": (
+        "kind", "slots", "conflict", "lease", "max_attempts", "retention", "max_events", "max_event_bytes",
+        "max_waiting", "max_queued", "stuck_after", "archive",
+    ),
+    "sessions": ("max_entries", "ttl", "max_tokens", "max_bytes"),
+    "monitors": ("fields", "ignore", "window", "keep", "backlog"),
+}  # fmt: skip
+"""What a table such as [buffers.messages] may say: an application passes it in its code, a node has none."""
+Collections = Mapping[str, Mapping[str, Mapping[str, Any]]]
+
+
+def collections_of(
+    *, environ: Mapping[str, str] | None = None, file: str | Path | None = None
+) -> dict[str, dict[str, dict[str, Any]]]:
+    """The options of collections, by kind and name, as far as the file names some."""
+    path = file or (os.environ if environ is None else environ).get(f"{ENV_PREFIX}CONFIG")
+    made: dict[str, dict[str, dict[str, Any]]] = {}
+    for kind, tables in (_read(Path(path)) if path else {}).items():
+        if kind not in COLLECTIONS:
+            continue
+        for name, options in tables.items() if isinstance(tables, dict) else [("", None)]:
+            if not isinstance(options, dict):
+                raise ConfigurationError(f"mend the configuration file {path}: write [{kind}.NAME] with its options")
+            for option in options:
+                if option not in COLLECTIONS[kind]:
+                    raise ConfigurationError(
+                        f"remove {option!r} of [{kind}.{name}] from {path}: there is no such option. "
+                        f"There are: {', '.join(COLLECTIONS[kind])}"
+                    )
+            made.setdefault(kind, {})[name] = dict(options)
+    return made
+
+
 def found(
     cls: type, overrides: Mapping[str, Any] | None = None, *, environ: Mapping[str, str] | None = None,
     file: str | Path | None = None,
@@ -181,19 +216,27 @@ def found(
 
 
 def _from_toml(path: Path, wanted: str, known: Mapping[str, str]) -> dict[str, Any]:
-    try:
-        whole = tomllib.loads(path.read_text("utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise ConfigurationError(f"mend the configuration file {path}: {error}") from None
-    # A file with no table of ours holds the settings of the library, as they are.
-    named = any(table in whole for table, _ in TABLES.values())
-    table = whole.get(wanted, {}) if named or wanted != "holdfast" else whole
+    whole = _read(path)
+    # Without a table of their own the settings of the library are at the top.
+    ours = {table for table, _ in TABLES.values()} | set(COLLECTIONS)
+    top = {name: value for name, value in whole.items() if name not in ours}
+    table = whole.get(wanted, top if wanted == "holdfast" else {})
     if not isinstance(table, dict):
         raise ConfigurationError(f"mend the configuration file {path}: [{wanted}] must be a table")
+    stray = [name for name, value in top.items() if "holdfast" in whole and not isinstance(value, dict)]
+    if stray:  # tables may be those of others
+        raise ConfigurationError(f"move {stray[0]!r} in {path} under [holdfast], or remove it")
     for name in table:
         if name not in known:
             raise ConfigurationError(f"remove {name!r} from {path}: there is no such setting")
     return dict(table)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text("utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ConfigurationError(f"mend the configuration file {path}: {error}") from None
 
 
 def _from_text(prefix: str, name: str, kind: str, text: str) -> Any:

@@ -8,9 +8,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from node_running import NodeHere, good
 from typer.testing import CliRunner, Result
 
 from holdfast.cli.app import app
+from support.backends import Backend
 
 SECRET = "never-shown-0123456789"
 
@@ -120,6 +122,9 @@ def test_secrets_are_hidden(run, tmp_path: Path):
         ("[holdfast]\nttl = -1\n", "set ttl between"), ("node = 1\n", "must be a table"),
         ("[node]\nrate = nan\n", "set rate"), (f'[node]\ntoken = ["{SECRET}"]\n', "set token"),
         ("[node]\nport = true\n", "set port"),
+        ("ttl = 3\n[holdfast]\n", "move 'ttl'"),
+        ("buffers = 1\n", "[buffers.NAME]"), ("[buffers]\ncapacity = 5\n", "[buffers.NAME]"),
+        ("[runs.agent]\nslot = 5\n", "remove 'slot' of [runs.agent]"),
     ],
 )  # fmt: skip
 def test_mistakes_in_the_file_are_one_line(run, tmp_path: Path, text: str, says: str):
@@ -161,3 +166,53 @@ def test_a_port_in_use_is_one_line(run, tmp_path: Path):
         port = str(taken.getsockname()[1])
         found = run("up", "--port", port, "--data", str(tmp_path / "data"))
     one_line(found, 2, "--port", port)
+
+
+FILE = """
+[buffers.messages]
+capacity = 3
+[runs.agent]
+slots = 2
+[sessions.chat]
+max_entries = 2
+[monitors.venues]
+fields = ["price"]
+"""
+
+
+def test_collections_have_the_bounds_that_the_file_says(
+    run, valkey: Backend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    file = tmp_path / "holdfast.toml"
+    file.write_text(FILE)
+    shown = settings(run("config", "--json", "--config", str(file)))
+    assert shown["buffers.messages.capacity"] == (3, str(file))
+    assert shown["monitors.venues.fields"] == (["price"], str(file))
+    monkeypatch.setenv("HOLDFAST_CONFIG", str(file))
+    with NodeHere(valkey.url, sample=0.5) as node, node.http() as http:
+        good(http.post("/v1/buffers/messages/messages", json={"user": "u", "items": list(range(10))}), 201)
+        good(http.post("/v1/buffers/other/messages", json={"user": "u", "items": list(range(10))}), 201)
+        assert good(http.get("/v1/buffers/messages/users/u"))["waiting"] == 3
+        assert good(http.get("/v1/buffers/other/users/u"))["waiting"] == 10
+        for run_id in ("a", "b"):
+            good(http.post("/v1/runs/agent", json={"id": run_id, "key": "k"}), 201)
+        assert http.post("/v1/runs/agent", json={"id": "c", "key": "k"}).status_code == 409
+        for number in range(5):
+            good(http.post("/v1/sessions/chat/s", json={"content": str(number)}), 201)
+        assert len(good(http.get("/v1/sessions/chat/s"))["entries"]) == 2
+        states = ({"price": 1, "at": 1}, {"price": 1, "at": 2}, {"price": 2, "at": 3})
+        sent = {"observations": [{"source": "s", "key": "k", "state": state} for state in states]}
+        seen = [one["outcome"] for one in good(http.post("/v1/monitors/venues/observe", json=sent))]
+        assert seen == ["first", "unchanged", "changed"]
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [("[buffers.b]\ncapacity = 0\n", "[buffers.b]: "), ('[runs.r]\nconflict = "fight"\n', "[runs.r]: "),
+     ('[sessions.s]\nmax_entries = "many"\n', "[sessions.s]: "), ("[monitors.m]\nwindow = -1\n", "[monitors.m]: "),
+     ('[monitors.m]\nfields = "price"\n', "[monitors.m]: ")],
+)  # fmt: skip
+def test_bounds_that_cannot_be_are_said_before_anything_is_served(run, tmp_path: Path, text: str, says: str):
+    file = tmp_path / "holdfast.toml"
+    file.write_text(text)
+    one_line(run("up", "--config", str(file), "--port", "0", "--data", str(tmp_path / "data")), 2, says)

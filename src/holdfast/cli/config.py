@@ -14,7 +14,7 @@ from holdfast import Holdfast, HoldfastError
 from holdfast.cli.exits import exit_of
 from holdfast.cli.options import Json
 from holdfast.cli.output import say
-from holdfast.settings import ENV_PREFIX, TABLES, NodeSettings, Settings, found
+from holdfast.settings import ENV_PREFIX, TABLES, NodeSettings, Settings, collections_of, found
 
 HIDDEN = "(hidden)"
 
@@ -51,6 +51,13 @@ def _rows(file: Path | None) -> list[dict[str, Any]]:
         for kind in (Settings, NodeSettings)
         for name, (value, source) in _loaded(kind, file).items()
     ]  # fmt: skip
+    path = str(file or os.environ.get(f"{ENV_PREFIX}CONFIG", ""))
+    rows += [
+        {"table": f"{kind}.{name}", "setting": option, "value": value, "from": path, "variable": ""}
+        for kind, tables in collections_of(file=file).items()
+        for name, options in tables.items()
+        for option, value in options.items()
+    ]
     url = os.environ.get(f"{ENV_PREFIX}URL")
     rows.insert(0, {
         "table": "holdfast", "setting": "url", "value": Holdfast(url).shown if url else "",

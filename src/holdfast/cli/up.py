@@ -44,7 +44,7 @@ def up(
     new_token: Annotated[bool, typer.Option("--new-token", help="Make a token, and print it.")] = False,
     log_format: Annotated[str | None, _option("log_format")] = None,
     log_level: Annotated[str | None, _option("log_level")] = None,
-    config: Annotated[Path | None, typer.Option(help="TOML file with the tables holdfast and node.")] = None,
+    config: Annotated[Path | None, typer.Option(help="TOML file with tables: holdfast, node, collections.")] = None,
 ) -> None:
     """Run a node: embedded server, workers, HTTP API, dashboard, metrics. SIGTERM and Ctrl-C drain it."""
     given = {

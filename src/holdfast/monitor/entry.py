@@ -60,11 +60,14 @@ class MonitorCalls:
             raise ConfigurationError(f"pass the same store and allow each time: {name!r} was made with others")
         return Monitor(self._core, lambda: self._driver, spec, parts)
 
-    def look_at_monitor(self, name: str, *, store: Store | None = None) -> Monitor:
-        """A monitor to look at, or to observe with as it is by default. It is not worked on for this, and does not
-        settle the options of whoever makes it later with `monitor`; where that was done here, it is that one."""
+    def look_at_monitor(
+        self, name: str, *, fields: Iterable[str] | None = None, ignore: Iterable[str] = (), window: float = 0.0,
+        store: Store | None = None, keep: float | None = None, backlog: int | None = None,
+    ) -> Monitor:  # fmt: skip
+        """A monitor to look at, or to observe with. It is not worked on for this, and does not settle the options of
+        whoever makes it later with `monitor`; where that was done here, it is that one, whatever is passed."""
         parts = self._parts.get(name)
         if parts is not None:
             return Monitor(self._core, lambda: self._driver, self._monitors[name].spec, parts)
-        spec = MonitorSpec(self._core, name, fields=None, ignore=(), window=0.0, keep=None, backlog=None)
+        spec = MonitorSpec(self._core, name, fields=fields, ignore=ignore, window=window, keep=keep, backlog=backlog)
         return Monitor(self._core, lambda: self._driver, spec, MonitorParts(store, (), 1))

@@ -20,7 +20,7 @@ from holdfast.node.access import Access, require
 from holdfast.node.dashboard.site import Site
 from holdfast.node.guard import Guard
 from holdfast.node.state import Node, node_of
-from holdfast.settings import NodeSettings, found
+from holdfast.settings import Collections, NodeSettings, collections_of, found
 
 
 class NodeApp:
@@ -41,16 +41,17 @@ class NodeApp:
         await self._app(scope, receive, send)
 
 
-def create(hf: Holdfast, *, store: Any = None, **options: Any) -> NodeApp:
+def create(hf: Holdfast, *, store: Any = None, collections: Collections | None = None, **options: Any) -> NodeApp:
     """A node around a client that is open, or opened before the first request: mount it in an app of yours.
 
         app.mount("/holdfast", create(hf, token=os.environ["HOLDFAST_NODE_TOKEN"]))
 
     `options` are those of `NodeSettings`, as far as they make sense here; the environment and the configuration file
     count too. Without a token only requests from the same machine, under a name of loopback, are answered. `store`: an
-    open `holdfast.memory.MonitorStore`, for subscribers and history of monitors."""
+    open `holdfast.memory.MonitorStore`, for subscribers and history of monitors. `collections`: what the file says in
+    tables such as [buffers.messages], as `{"buffers": {"messages": {"capacity": 50}}}`; by default, what it says."""
     config = NodeSettings(**{name: value for name, (value, _) in found(NodeSettings, options).items()})
-    return NodeApp(Node(hf, config, Access(config), store))
+    return NodeApp(Node(hf, config, Access(config), store, collections_of() if collections is None else collections))
 
 
 def mount(path: str, hf: Holdfast, **options: Any) -> Mount:

@@ -20,7 +20,7 @@ from holdfast.events import Observer
 from holdfast.node.access import Access
 from holdfast.node.app import NodeApp, running
 from holdfast.node.state import Node
-from holdfast.settings import NodeSettings
+from holdfast.settings import NodeSettings, collections_of
 
 PLAYGROUND = "holdfast.node.playground:make"
 SLOW_HEAD = 15.0
@@ -76,6 +76,7 @@ async def serve(
     `told` is called when everything listens."""
     access = Access(config)
     access.check_bind(config.host)
+    collections = collections_of()
     _logs(config)
     from prometheus_client import CollectorRegistry
 
@@ -97,7 +98,7 @@ async def serve(
         loop.add_signal_handler(number, asked)
     try:
         async with Holdfast(url, observers=observers, **given) as hf:
-            app = NodeApp(Node(hf, config, access, store))
+            app = NodeApp(Node(hf, config, access, store, collections))
             app.node.registry = registry
             listening = _listen(config)
             with listening:

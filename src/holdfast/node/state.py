@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from starlette.requests import HTTPConnection
 
-from holdfast import Buffer, Holdfast, HoldfastError, Monitor, Runs, Sessions
+from holdfast import Buffer, ConfigurationError, Holdfast, HoldfastError, Monitor, Runs, Sessions
 from holdfast.node.problems import Refused
-from holdfast.settings import NodeSettings
+from holdfast.settings import Collections, NodeSettings
 
 if TYPE_CHECKING:
     from holdfast.node.access import Access
@@ -26,7 +26,14 @@ KNOWN = 1000
 class Node:
     """One for each running node, or each app that a dashboard is mounted in."""
 
-    def __init__(self, hf: Holdfast, config: NodeSettings, access: Access, store: Any = None) -> None:
+    def __init__(
+        self,
+        hf: Holdfast,
+        config: NodeSettings,
+        access: Access,
+        store: Any = None,
+        collections: Collections | None = None,
+    ) -> None:
         from holdfast.node.sampler import Sampler
 
         self.hf = hf
@@ -45,21 +52,39 @@ class Node:
         self.idle: set[str] = set()
         """Buffers in which nobody was found."""
         self._waiting: set[asyncio.Task[Any]] = set()
+        self._collections: Collections = collections or {}
+        self._check_collections()
 
     # -- collections --------------------------------------------------------------------------------------------
 
     def buffer(self, name: str) -> Buffer:
         """Raises ConfigurationError for a name that cannot be one, as the following do."""
-        return self._get("buffer", name, lambda: self.hf.buffer(name))
+        return self._get("buffer", name, lambda: self.hf.buffer(name, **self._options("buffers", name)))
 
     def runs(self, name: str) -> Runs:
-        return self._get("runs", name, lambda: self.hf.runs(name))
+        return self._get("runs", name, lambda: self.hf.runs(name, **self._options("runs", name)))
 
     def sessions(self, name: str) -> Sessions:
-        return self._get("sessions", name, lambda: self.hf.sessions(name))
+        return self._get("sessions", name, lambda: self.hf.sessions(name, **self._options("sessions", name)))
 
     def monitor(self, name: str) -> Monitor:
-        return self.hf.look_at_monitor(name, store=self.store)  # anew: the application may make it meanwhile
+        # Anew: the application may make it meanwhile.
+        return self.hf.look_at_monitor(name, store=self.store, **self._options("monitors", name))
+
+    def _options(self, kind: str, name: str) -> dict[str, Any]:
+        """As the configuration file says: what an application would pass in its code."""
+        return dict(self._collections.get(kind, {}).get(name, {}))
+
+    def _check_collections(self) -> None:
+        made = {"buffers": self.buffer, "runs": self.runs, "sessions": self.sessions, "monitors": self.monitor}
+        for kind, tables in self._collections.items():
+            if kind not in made:
+                raise ConfigurationError(f"name collections by {', '.join(made)}, not {kind!r}")
+            for name in tables:
+                try:
+                    made[kind](name)
+                except (HoldfastError, TypeError) as error:
+                    raise ConfigurationError(f"mend [{kind}.{name}]: {error}") from None
 
     def _get(self, kind: str, name: str, make: Callable[[], T]) -> T:
         found: T | None = self._known.get((kind, name))
