@@ -78,7 +78,7 @@ class Processes:
 
     def until(self, condition: Callable[[], Any], what: str) -> Any:
         try:
-            return until_blocking(condition, within=20, what=what)
+            return until_blocking(condition, within=60, what=what)
         except TooSlow as late:
             raise TooSlow(f"{late}; the processes said:\n{self.said()[-4000:]}") from None
 

@@ -32,7 +32,7 @@ def patiently(seconds: float) -> float:
     return seconds * _patience.get()
 
 
-async def until(condition: Callable[[], Any], within: float = 10.0, what: str = "the condition") -> Any:
+async def until(condition: Callable[[], Any], within: float = 20.0, what: str = "the condition") -> Any:
     """Poll until it is true; answers its value."""
     within = patiently(within)
     deadline = time.monotonic() + within
@@ -47,7 +47,7 @@ async def until(condition: Callable[[], Any], within: float = 10.0, what: str = 
         await asyncio.sleep(0.005)
 
 
-def until_blocking(condition: Callable[[], Any], within: float = 10.0, what: str = "the condition") -> Any:
+def until_blocking(condition: Callable[[], Any], within: float = 20.0, what: str = "the condition") -> Any:
     deadline = time.monotonic() + within
     while not (value := condition()):
         if time.monotonic() > deadline:

@@ -108,7 +108,8 @@ def facts(pairs: Mapping[str, object]) -> None:
 
 def say(text: object) -> None:
     """To whoever looks on; standard output is for results."""
-    print(f"holdfast: {plain(text)}", file=sys.stderr, flush=True)
+    sys.stderr.write(f"holdfast: {plain(text)}\n")  # in one piece: workers share the place
+    sys.stderr.flush()
 
 
 def span(seconds: float | None) -> str:

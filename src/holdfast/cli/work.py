@@ -62,9 +62,9 @@ async def _run(client: holdfast.Holdfast, supervised: bool) -> None:
             loop.add_signal_handler(number, client.stop_work)
         if supervised:
             _when_orphaned(client.stop_work)
-        print(f"working (pid {os.getpid()})", flush=True)
+        _tell(f"working (pid {os.getpid()})")
         await client.work()
-    print(f"stopped (pid {os.getpid()})", flush=True)
+    _tell(f"stopped (pid {os.getpid()})")
 
 
 def _run_blocking(client: holdfast.sync.Holdfast, supervised: bool) -> None:
@@ -73,9 +73,15 @@ def _run_blocking(client: holdfast.sync.Holdfast, supervised: bool) -> None:
     if supervised:
         _when_orphaned(client.stop_work)
     with client:
-        print(f"working (pid {os.getpid()})", flush=True)
+        _tell(f"working (pid {os.getpid()})")
         client.work()
-    print(f"stopped (pid {os.getpid()})", flush=True)
+    _tell(f"stopped (pid {os.getpid()})")
+
+
+def _tell(line: str) -> None:
+    """In one piece: several processes write to the same place, and `print` without a buffer writes twice."""
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
 
 
 def _when_orphaned(stop: Callable[[], None]) -> None:
@@ -153,10 +159,7 @@ class Supervisor:
                 self.stop()
                 return
             pause = PAUSE_FIRST if loop.time() - started > QUICK else min(PAUSE_MOST, pause * 2)
-            print(
-                f"process {number + 1} (pid {child.pid}) ended with {code}; starting it again in {pause:g} s",
-                flush=True,
-            )
+            _tell(f"process {number + 1} (pid {child.pid}) ended with {code}; starting it again in {pause:g} s")
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(pause):
                     await self._stopping.wait()
