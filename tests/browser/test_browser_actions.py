@@ -76,7 +76,7 @@ async def test_requeue(tab: Any, house: House) -> None:
     await seen(house, lambda: _absorbed(house, "slow"))
     await tab.says("[data-live=live_stats]", "nothing waits")
     assert await page.inner_text(".tile .big") == "0"
-    assert await last_action(house) == ("requeue", "buffer:messages/slow", "do not wait")
+    assert await last_action(house) == ("requeue", "buffer:messages slow", "do not wait")
 
 
 async def _absorbed(house: House, user: str) -> bool:
@@ -105,7 +105,7 @@ async def test_forget_needs_the_id_typed(tab: Any, house: House) -> None:
 
     # expect nothing to be left
     assert (await off(house, house.hf.buffer("waiting").stats(user))).waiting == 0
-    assert await last_action(house) == ("forget", f"buffer:waiting/{shown(user)}", "asked for")
+    assert await last_action(house) == ("forget", f"buffer:waiting {shown(user)}", "asked for")
 
 
 async def test_replay_and_purge_dead_letters(tab: Any, house: House) -> None:
@@ -149,7 +149,7 @@ async def test_stop_a_run(tab: Any, house: House) -> None:
     run = await off(house, house.hf.runs("agent").get("endless"))
     assert (run.state, run.stop_reason) == ("stopped", "enough")
     assert await page.locator("a:text('Stop…')").count() == 0
-    assert await last_action(house) == ("stop", "runs:agent/endless", "enough")
+    assert await last_action(house) == ("stop", "runs:agent endless", "enough")
 
 
 async def test_clear_a_session_and_forget_a_user(tab: Any, house: House) -> None:
@@ -162,7 +162,7 @@ async def test_clear_a_session_and_forget_a_user(tab: Any, house: House) -> None
     await tab.goto("/sessions/chat/of/s-1")
     await tab.confirm("Clear…", "asked for")
     assert await off(house, chat.count("s-1")) == 0
-    assert await last_action(house) == ("clear", "sessions:chat/s-1", "asked for")
+    assert await last_action(house) == ("clear", "sessions:chat s-1", "asked for")
 
     # and the user forgotten
     await tab.goto("/sessions/chat/users/user-7")
@@ -234,7 +234,7 @@ async def test_an_action_without_a_reason_is_refused(tab: Any, house: House) -> 
 
     # expect a refusal, and nothing in the audit log
     assert "Give a reason" in await page.inner_text(".wrong")
-    assert (await off(house, house.hf.fleet.actions(1)))[0].target != "buffer:waiting/user-05"
+    assert (await off(house, house.hf.fleet.actions(1)))[0].target != "buffer:waiting user-05"
 
 
 async def test_try_it(tab: Any, house: House) -> None:

@@ -81,7 +81,7 @@ class Room:
 
     async def dead(self, run_id: Any, *, emits: Any = (), saves: Any = None, **options: Any) -> Any:
         """Claim it and never come back: its lease is not renewed, and ends soon."""
-        run = await self.claim(run_id, lease=SHORT, **options)
+        run = await self.claim(run_id, lease=0.8 if emits or saves is not None else SHORT, **options)
         if emits:
             for one in emits:
                 await self.on(run, "emit", one)

@@ -16,7 +16,7 @@ from starlette.responses import Response
 
 from holdfast import HoldfastError
 from holdfast.node import access
-from holdfast.node.dashboard.site import Site, form_of, goto
+from holdfast.node.dashboard.site import KINDS, Site, form_of, goto
 from holdfast.node.dashboard.text import Id, same_id, shown, untoken
 
 LONGEST_REASON = 500
@@ -135,8 +135,9 @@ def reveal_endpoint(site: Site, reveal: Reveal) -> Callable[[Request], Awaitable
             found.update(await reveal.look(request))
             return "shown"
 
-        target = "/".join(shown(untoken(value)) for value in request.path_params.values())
-        await access.operate(request, "show", f"{reveal.section}/{target}", "show payloads", look)
+        kind = KINDS.get(reveal.section, reveal.section)
+        target = f"{kind}:{' '.join(shown(untoken(value)) for value in request.path_params.values())}"
+        await access.operate(request, "show", target, "show payloads", look)
         context = {**site.context(request, reveal.section), **found, "live": False}
         return site.html(request, reveal.template, context)
 

@@ -114,7 +114,7 @@ async def flush(request: Request) -> Ask:
         return "a worker will take it" if await node.buffer(name).flush(user) else "nothing waits"
 
     return Ask(
-        "requeue", "Requeue now", user, f"buffer:{name}/{shown(user)}",
+        "requeue", "Requeue now", user, f"buffer:{name} {shown(user)}",
         "What waits of this user is due now, whatever the triggers of the absorber say.",
         "Requeue", work, _user_path(request, name, user),
     )  # fmt: skip
@@ -128,7 +128,7 @@ async def forget(request: Request) -> Ask:
         return f"nothing is left; fence {await node.buffer(name).forget(user)}"
 
     return Ask(
-        "forget", "Forget user", user, f"buffer:{name}/{shown(user)}",
+        "forget", "Forget user", user, f"buffer:{name} {shown(user)}",
         "Every trace of this user in this buffer goes: messages that wait, a batch that a worker has, turns of the "
         "conversation, dead letters. This cannot be undone.",
         "Forget", work, _user_path(request, name, user), typed=True,
@@ -144,7 +144,7 @@ async def replay(request: Request) -> Ask:
         return f"{count} messages are back" if count else "there is no such letter"
 
     return Ask(
-        "replay", "Replay", letter, f"buffer:{name}/letter/{letter}",
+        "replay", "Replay", letter, f"buffer:{name} letter {letter}",
         "The batch goes back as it was, with its attempts counted anew. Handlers that key on its id see the same one.",
         "Replay", work, f"{root_of(request)}/buffers/{token(name)}",
     )  # fmt: skip
@@ -159,7 +159,7 @@ async def purge(request: Request) -> Ask:
         return f"{count} messages are gone" if count else "there is no such letter"
 
     return Ask(
-        "purge", "Purge", letter, f"buffer:{name}/letter/{letter}",
+        "purge", "Purge", letter, f"buffer:{name} letter {letter}",
         "The messages of this letter are removed for good. This cannot be undone.",
         "Purge", work, f"{root_of(request)}/buffers/{token(name)}",
     )  # fmt: skip

@@ -152,7 +152,7 @@ async def replay(request: Request) -> Ask:
         return f"{count} changes will be told again" if count else "there is no such letter"
 
     return Ask(
-        "replay", "Replay", letter, f"monitor:{name}/letter/{letter}",
+        "replay", "Replay", letter, f"monitor:{name} letter {letter}",
         "The subscriber is told these changes once more, after what waits for it already.",
         "Replay", work, f"{root_of(request)}/monitors/{token(name)}",
     )  # fmt: skip
@@ -166,7 +166,7 @@ async def purge(request: Request) -> Ask:
         return "it is gone" if await node.monitor(name).purge(letter) else "there is no such letter"
 
     return Ask(
-        "purge", "Purge", letter, f"monitor:{name}/letter/{letter}",
+        "purge", "Purge", letter, f"monitor:{name} letter {letter}",
         "This letter is thrown away: its subscriber is never told. This cannot be undone.",
         "Purge", work, f"{root_of(request)}/monitors/{token(name)}",
     )  # fmt: skip

@@ -158,7 +158,7 @@ async def stop(request: Request) -> Ask:
         return f"it is {run.state}"
 
     return Ask(
-        "stop", "Stop run", run_id, f"runs:{runs.name}/{shown(run_id)}",
+        "stop", "Stop run", run_id, f"runs:{runs.name} {shown(run_id)}",
         "A queued run ends at once. A running one is cancelled, has a moment to clean up, and ends as stopped whatever "
         "its handler makes of it.",
         "Stop", work, _path(request, runs.name, run_id),

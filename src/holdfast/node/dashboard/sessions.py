@@ -73,7 +73,7 @@ async def clear(request: Request) -> Ask:
         return f"{count} entries removed"
 
     return Ask(
-        "clear", "Clear session", session, f"sessions:{name}/{shown(session)}",
+        "clear", "Clear session", session, f"sessions:{name} {shown(session)}",
         "All entries of this session are removed. This cannot be undone.",
         "Clear", work, _path(request, name, session),
     )  # fmt: skip
@@ -87,7 +87,7 @@ async def forget(request: Request) -> Ask:
         return f"{await node.sessions(name).forget(user)} sessions removed"
 
     return Ask(
-        "forget", "Forget user", user, f"sessions:{name}/user/{shown(user)}",
+        "forget", "Forget user", user, f"sessions:{name} {shown(user)}",
         "Every session in which something was saved for this user goes, also what others said in it. This cannot be "
         "undone.",
         "Forget", work, f"{root_of(request)}/sessions/{token(name)}/users/{token(user)}", typed=True,
