@@ -106,7 +106,7 @@ async def tab(browser: Browser, house: House, request: pytest.FixtureRequest) ->
     """A fresh browser profile. What it was told must be nothing; parameters are options of the profile."""
     options: dict[str, Any] = getattr(request, "param", {})
     context = await browser.new_context(viewport={"width": 1280, "height": 900}, reduced_motion="reduce", **options)
-    context.set_default_timeout(10_000)
+    context.set_default_timeout(30_000)
     made = Tab(context, await context.new_page(), house.base)
     yield made
     await context.close()

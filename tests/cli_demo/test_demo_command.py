@@ -142,12 +142,12 @@ def servers(place: Path) -> list[str]:
 @linux
 def test_whichever_way_it_ends_no_process_is_left(place: Path) -> None:
     # Given two demonstrations, at once because that is quicker, of each of which one process is frozen
-    seed = next(seed for seed in count() if draw(seed, 2, 9, True).strikes[0].kind == "pause")
+    seed = next(seed for seed in count() if draw(seed, 2, 20, True).strikes[0].kind == "pause")
 
     def end(number: signal.Signals) -> None:
         where = place / number.name
         where.mkdir()
-        process = start(where, "--processes", "2", "--seconds", "9", "--seed", str(seed), stderr=subprocess.PIPE)
+        process = start(where, "--processes", "2", "--seconds", "20", "--seed", str(seed), stderr=subprocess.PIPE)
         assert any("paused worker" in line for line in process.stdout)
         children = descendants(process.pid)
         assert len(children) >= 5, "a nursery, two workers, two producers"

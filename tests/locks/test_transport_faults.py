@@ -132,8 +132,8 @@ async def test_no_reply_ever_reaches_another_caller(valkey: Backend):
                         continue
 
             async def trouble() -> None:
-                for number in range(600):
-                    if number >= 60 and sum(done.values()) > 100:
+                for number in range(1000):
+                    if number >= 60 and sum(done.values()) > 50:
                         return  # enough of it, and enough was done meanwhile: a busy machine takes longer
                     match chance.randrange(4):
                         case 0:
@@ -157,7 +157,7 @@ async def test_no_reply_ever_reaches_another_caller(valkey: Backend):
             results = await asyncio.gather(*callers, return_exceptions=True)
             wrong = [r for r in results if isinstance(r, AssertionError)]
             assert not wrong, wrong[0]
-            assert sum(done.values()) > 100
+            assert sum(done.values()) > 50
 
             async def all_free():
                 return not [i for i in await witness.list_locks(1000) if i.held]

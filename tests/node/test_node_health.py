@@ -12,6 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 import holdfast
 import holdfast.sync
+from holdfast.node import metrics
 from holdfast.node.api import OPERATIONS
 from holdfast.node.metrics import COUNTED, NAMES
 from holdfast.testing import LocalServer
@@ -60,6 +61,39 @@ def test_metrics_can_be_read_and_have_every_name(http: httpx.Client, hf: holdfas
         assert found[name.removesuffix("_total")].documentation == NAMES[name]
     events = {one.labels["event"] for one in found["holdfast_fleet_events"].samples}
     assert set(COUNTED) <= events
+
+
+def test_metrics_in_an_outage_say_so_and_turn_no_counter_back(monkeypatch: pytest.MonkeyPatch):
+    def value(text: str, name: str, **labels: str) -> float | None:
+        found = [one for family in text_string_to_metric_families(text) for one in family.samples]
+        return next((one.value for one in found if one.name == name and labels.items() <= one.labels.items()), None)
+
+    def granted(text: str) -> float | None:
+        return value(text, "holdfast_fleet_events_total", event="granted")
+
+    monkeypatch.setattr(metrics, "REACHED", 0.3)
+    with (
+        LocalServer() as server, NodeHere(server.url, settings={"report": 0.1}, sample=0.5) as node,
+        node.http() as http, holdfast.sync.Holdfast(server.url, report=0.1) as hf,
+    ):  # fmt: skip
+        with hf.lock("a"):
+            pass
+        # Given a fleet that has counted something
+        wait_until(lambda: granted(http.get("/metrics").text) == 1)
+        # when its server stands still, expect that to be said, and nothing of before as if it were now
+        server.pause()
+        for _ in range(2):
+            text = http.get("/metrics").text
+            assert value(text, "holdfast_up") == 0
+            assert granted(text) is None
+            assert "holdfast_buffer_users" not in text
+        # when it goes on but measuring takes long, expect the last measurement
+        server.resume()
+        wait_until(lambda: granted(http.get("/metrics").text) == 1)
+        monkeypatch.setattr(metrics, "PATIENCE", 0.0)
+        node.app.node.sampler._at -= 1.0
+        text = http.get("/metrics").text
+        assert (value(text, "holdfast_up"), granted(text)) == (1, 1)
 
 
 def test_a_name_from_outside_cannot_break_the_metrics(http: httpx.Client):

@@ -16,7 +16,10 @@ from holdfast import HoldfastError
 from holdfast.node.access import require
 from holdfast.node.state import node_of
 
-PATIENCE = 3.0
+REACHED, PATIENCE = 2.0, 3.0
+"""Seconds for a sign of life, and for measuring: Prometheus gives up after ten."""
+STALE = 60.0
+"""Seconds: what is older is not told as if it were so now."""
 NAMES = {
     "holdfast_up": "1 while the server answers the node",
     "holdfast_buffer_users": "Users with something in a buffer",
@@ -56,7 +59,7 @@ OUTCOMES = (
 """What may become of a message of a buffer; from the start too."""
 
 
-def families(sample: dict[str, Any], totals: dict[str, int]) -> Iterator[Metric]:
+def families(sample: dict[str, Any]) -> Iterator[Metric]:
     def gauge(name: str, labels: Iterable[str], rows: Iterable[tuple[list[str], float]]) -> Metric:
         family = GaugeMetricFamily(name, NAMES[name], labels=list(labels))
         for values, number in rows:
@@ -91,7 +94,7 @@ def families(sample: dict[str, Any], totals: dict[str, int]) -> Iterator[Metric]
     yield gauge("holdfast_monitor_dead_letters", ["monitor"], (([name], one["dead_letters"]) for name, one in monitors))
     yield gauge("holdfast_processes", ["state"], (([state], n) for state, n in sample["processes"].items()))
     yield gauge("holdfast_locks_held", [], [([], sample["locks"])])
-    counts = {**dict.fromkeys(COUNTED, 0), **totals}
+    counts = {**dict.fromkeys(COUNTED, 0), **sample["totals"]}
     yield counter("holdfast_fleet_events_total", ["event"], (([name], counts[name]) for name in sorted(counts)))
 
 
@@ -115,17 +118,19 @@ async def metrics(request: Request) -> Response:
     require(request, "read")
     node = node_of(request)
     fleet = CollectorRegistry()
-    up = GaugeMetricFamily("holdfast_up", NAMES["holdfast_up"])
+    sample: dict[str, Any] = {}
+    reached = False
     try:
+        async with asyncio.timeout(REACHED):
+            await node.hf.ping()
+        reached = True
         async with asyncio.timeout(PATIENCE):
-            sample, totals = await node.sampler.fresh(), await node.hf.fleet.totals()
-        up.add_metric([], 1.0)
-        fleet.register(_Collected([up, *families(sample, totals)]))
-    except TimeoutError:  # the sample takes long: the last one will do
-        up.add_metric([], 1.0 if node.sampler.latest else 0.0)
-        fleet.register(_Collected([up, *(families(node.sampler.latest, {}) if node.sampler.latest else ())]))
+            sample = await node.sampler.fresh()
+    except TimeoutError:  # where only measuring takes long, the last one will do
+        sample = node.sampler.last(STALE) if reached else {}
     except HoldfastError:
-        up.add_metric([], 0.0)
-        fleet.register(_Collected([up]))
+        pass
+    up = GaugeMetricFamily("holdfast_up", NAMES["holdfast_up"], value=float(reached))
+    fleet.register(_Collected([up, *(families(sample) if sample else ())]))
     own = generate_latest(node.registry) if node.registry is not None else b""
     return Response(own + generate_latest(fleet), headers={"content-type": CONTENT_TYPE_LATEST})

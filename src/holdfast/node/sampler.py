@@ -39,6 +39,10 @@ class Sampler:
             self._measuring = asyncio.create_task(self._measure())
         return await asyncio.shield(self._measuring)
 
+    def last(self, seconds: float) -> Sample:
+        """The last one, if it is not older than this; else empty."""
+        return self.latest if time.monotonic() - self._at < seconds else {}
+
     async def watch(self) -> AsyncGenerator[Sample, None]:
         """Each new one, until nobody asks any more. While the server cannot be reached, the last one stays."""
         while not self._node.closing:
@@ -101,6 +105,7 @@ class Sampler:
             "processes": {
                 "alive": sum(one.alive for one in processes), "gone": sum(not one.alive for one in processes)
             },
+            "totals": await node.hf.fleet.totals(),
             "left_out": sum(max(0, len(many) - MOST) for many in names.values()),
         }  # fmt: skip
         self.latest, self._at = sample, time.monotonic()
