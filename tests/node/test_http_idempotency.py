@@ -96,9 +96,18 @@ def test_an_answer_without_a_body_is_repeated_as_such(http: httpx.Client):
 
 
 def test_every_post_takes_a_key_or_is_safe_to_repeat():
-    """Taking answers a token, which is not stored, and renewing is the same twice."""
+    """Taking answers a token, which is not stored; renewing and forgetting are the same twice, and what could not be
+    forgotten must not be answered from memory."""
     without = {one.name for one in OPERATIONS if one.method == "POST" and not one.repeatable}
-    assert without == {"buffers_take", "buffers_renew", "locks_acquire", "locks_renew"}
+    assert without == {"buffers_take", "buffers_renew", "locks_acquire", "locks_renew", "fleet_forget"}
+
+
+def test_an_answer_that_is_too_large_to_keep_is_given_once(http: httpx.Client, hf: holdfast.sync.Holdfast):
+    ids = [f"{number:0400}" for number in range(3000)]
+    first = keyed(http, "/v1/once/large/filter", {"ids": ids}, "large")
+    assert len(good(first)["new"]) == 3000
+    problem(keyed(http, "/v1/once/large/filter", {"ids": ids}, "large"), 409, "answer-not-kept")
+    assert hf.filter_new("large", ids) == []
 
 
 def test_no_operation_that_answers_a_token_stores_it():

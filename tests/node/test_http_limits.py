@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 import httpx
 import pytest
-from node_running import NodeHere, good, problem
+from node_running import OPERATOR, NodeHere, good, problem
 
 import holdfast.sync
 from holdfast.node import guard, serve
@@ -107,6 +107,39 @@ def test_a_body_that_does_not_come_is_given_up(node: NodeHere, http: httpx.Clien
     assert b"408" in answer.splitlines()[0]
     assert b"slow-body" in answer
     lives(http)
+
+
+def test_a_body_that_drips_is_given_up(node: NodeHere, http: httpx.Client, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(guard, "SLOW_BODY", 0.5)
+    head = b"POST /v1/once/s HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\n"
+    host, port = node.address.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), timeout=0.05) as line:
+        line.sendall(head + b"content-length: 1000\r\n\r\n{")
+        answer = b""
+        for _ in range(200):  # never half a second without a byte
+            with contextlib.suppress(TimeoutError):
+                answer = line.recv(65536)
+                break
+            line.sendall(b" ")
+    assert b"slow-body" in answer
+    lives(http)
+
+
+def test_who_hangs_up_in_the_middle_of_a_body_is_no_error(
+    node: NodeHere, http: httpx.Client, caplog: pytest.LogCaptureFixture
+):
+    host, port = node.address.removeprefix("http://").split(":")
+    head = b"POST /v1/once/s HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\n"
+    with socket.create_connection((host, int(port))) as line:
+        line.sendall(head + b"content-length: 1000\r\n\r\n{")
+    lives(http)
+    assert [record.getMessage() for record in caplog.records if record.levelname == "ERROR"] == []
+
+
+def test_a_form_to_sign_in_is_small(node: NodeHere):
+    with NodeHere(node.url, token=OPERATOR) as guarded, guarded.http() as http:
+        answer = http.post("/login", data={"token": "x" * 100_000})
+        problem(answer, 413, "body-too-large")
 
 
 def test_a_head_that_does_not_come_is_hung_up_on(node: NodeHere, http: httpx.Client, monkeypatch: pytest.MonkeyPatch):

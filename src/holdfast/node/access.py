@@ -91,9 +91,12 @@ class Access:
         self._limit(found.name, self._rate)
         return found
 
-    def sign_in(self, connection: HTTPConnection, given: str) -> Token | None:
-        """The token that this is, if it is one. Guessing is slowed."""
+    def slow_down(self, connection: HTTPConnection) -> None:
+        """Somebody is about to guess. Raises Refused where that is too often."""
         self._limit(_peer(connection), GUESSES)
+
+    def sign_in(self, given: str) -> Token | None:
+        """The token that this is, if it is one."""
         return self._by_token(given)
 
     def check_bind(self, host: str) -> None:
@@ -237,12 +240,18 @@ async def operate(
 
 async def login(request: Request) -> Response:
     """A form with a token, answered with a cookie and the way back."""
-    root = request.scope.get("root_path", "")
-    form = dict(parse_qsl((await request.body())[:LONGEST_FORM].decode("utf-8", "replace")))
+    root, access = request.scope.get("root_path", ""), node_of(request).access
+    access.slow_down(request)
+    body = bytearray()
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > LONGEST_FORM:
+            raise Refused(413, "body-too-large", f"send a form of at most {LONGEST_FORM} bytes")
+    form = dict(parse_qsl(body.decode("utf-8", "replace")))
     back = form.get("next", "")
     if not back.startswith(f"{root}/") or back.startswith("//") or "\\" in back:
         back = f"{root}/"
-    token = node_of(request).access.sign_in(request, form.get("token", "").strip())
+    token = access.sign_in(form.get("token", "").strip())
     if token is None:
         return RedirectResponse(f"{root}/login?wrong=1&next={quote(back, safe='')}", 303)
     answer = RedirectResponse(back, 303)

@@ -8,7 +8,7 @@ from typing import Any
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Mount, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -33,7 +33,9 @@ class NodeApp:
             Route("/healthz", healthy), Route("/readyz", ready), Route("/metrics", metrics.metrics),
             *api.routes(), *dashboard.routes(site),
         ]  # fmt: skip
-        handlers: Any = dict.fromkeys((problems.Refused, HoldfastError, HTTPException, Exception), problems.handle)
+        handlers: Any = dict.fromkeys(
+            (problems.Refused, HoldfastError, HTTPException, ClientDisconnect, Exception), problems.handle
+        )
         handlers[404] = dashboard.lost(site)
         self._app: ASGIApp = Guard(Starlette(routes=routes, exception_handlers=handlers), node)
 

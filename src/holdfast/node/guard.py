@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import MutableMapping
 from typing import Any
 from urllib.parse import urlsplit
@@ -29,7 +30,9 @@ HEADERS = {
 }
 SAFE = ("GET", "HEAD", "OPTIONS")
 SLOW_BODY = 30.0
-"""Seconds between two pieces of a body."""
+"""Seconds that a body has, besides those for its size; also between two pieces of it."""
+PACE = 16_384
+"""Bytes in a second that it must have after that."""
 
 
 class Guard:
@@ -92,17 +95,18 @@ def _same_site(scope: MutableMapping[str, Any], headers: Headers) -> None:
 
 
 def _bounded(receive: Receive, most: int) -> Receive:
-    seen = 0
+    seen, begun = 0, time.monotonic()
 
     async def bounded() -> Message:
         nonlocal seen
         if seen < 0:
             return await receive()
+        left = begun + SLOW_BODY + seen / PACE - time.monotonic()
         try:
-            async with asyncio.timeout(SLOW_BODY):
+            async with asyncio.timeout(min(SLOW_BODY, left)):
                 message = await receive()
         except TimeoutError:
-            raise Refused(408, "slow-body", f"send the body faster: {SLOW_BODY:g} s passed without any of it") from None
+            raise Refused(408, "slow-body", f"send the body faster: {seen} bytes came in time") from None
         if message["type"] == "http.request":
             seen += len(message.get("body", b""))
             if seen > most:

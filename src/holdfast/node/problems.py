@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from urllib.parse import quote
 
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import RedirectResponse, Response
 
 from holdfast import HoldfastError
@@ -45,6 +45,8 @@ def told(error: BaseException) -> Problem:
         detail = "look at /docs: there is no such address" if error.detail == "Not Found" else error.detail
         name = NAMES.get(status, "refused")
         return Problem(status, TYPES + name, TITLES.get(status, "It failed"), detail, dict(error.headers or {}))
+    if isinstance(error, ClientDisconnect):  # nobody reads this
+        return Problem(400, TYPES + "gone", TITLES[400], "send the whole request")
     log.error("a request failed", exc_info=error)
     return Problem(500, TYPES + "error", "It failed", "look into the node's log, and report this")
 

@@ -105,7 +105,8 @@ class Appended(msgspec.Struct):
 
 
 class Take(msgspec.Struct, forbid_unknown_fields=True):
-    """Without `user`, whoever waits longest. `lease`: seconds until somebody else is given it, unless renewed."""
+    """Without `user`, whoever waits longest. `lease`: seconds until somebody else is given it, unless renewed;
+    by default the setting `ttl`, 30 s."""
 
     user: Text | None = None
     limit: Limit = 100

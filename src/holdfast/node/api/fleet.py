@@ -148,5 +148,5 @@ OPERATIONS = [
     Operation("GET", "/v1/fleet", "read", fleet, answer=Fleet),
     Operation("GET", "/v1/fleet/series", "read", series, query=Span, answer=Series),
     Operation("GET", "/v1/audit", "read", audit, query=Log, answer=list[Action]),
-    Operation("POST", "/v1/forget", "operate", forget, body=ForgetUser, answer=Forgotten, repeatable=True),
+    Operation("POST", "/v1/forget", "operate", forget, body=ForgetUser, answer=Forgotten),
 ]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import inspect
+import json
+from collections.abc import Iterator, Sequence
 from html import escape
 from typing import Any
 
@@ -172,18 +174,39 @@ def _shown(one: Operation) -> str:
 
 
 def shown_fields(kind: Any) -> str:
-    """The fields of a shape, one on a line; of a list, those of its items."""
+    """The fields of a shape, one on a line, with those of the shapes in it below; of a list, those of its items."""
     inside = getattr(kind, "__args__", ())
     if inside:
-        return f"list of\n{shown_fields(inside[0])}" if hasattr(inside[0], "__struct_fields__") else "list"
-    if not hasattr(kind, "__struct_fields__"):
+        return f"list of\n{shown_fields(inside[0])}" if _is_shape(inside[0]) else "list"
+    if not _is_shape(kind):
         return str(getattr(kind, "__name__", kind))
-    lines = []
+    return "\n".join(_lines(kind, ""))
+
+
+def _lines(kind: Any, before: str) -> Iterator[str]:
+    text = inspect.cleandoc(kind.__dict__.get("__doc__") or "")
+    yield from (f"{before}# {line}" for line in text.splitlines() if line)
     for one in msgspec.structs.fields(kind):
         (schema,), _ = msgspec.json.schema_components([one.type], ref_template=REF)
-        default = "" if one.default in (msgspec.NODEFAULT, msgspec.UNSET) else f" = {one.default!r}"
-        lines.append(f"{one.encode_name}: {_type(schema)}{default}")
-    return "\n".join(lines)
+        if one.default in (msgspec.NODEFAULT, msgspec.UNSET):
+            default = "" if one.required else " (may be left out)"
+        else:
+            default = " (may be left out)" if one.default is None else f" = {json.dumps(one.default)}"
+        yield f"{before}{one.encode_name}: {_type(schema)}{default}"
+        for shape in _shapes(one.type):
+            yield from _lines(shape, f"{before}    ")
+
+
+def _is_shape(kind: Any) -> bool:
+    return hasattr(kind, "__struct_fields__")
+
+
+def _shapes(kind: Any) -> Iterator[Any]:
+    """Those in a type, such as in a list of them."""
+    if _is_shape(kind):
+        yield kind
+    for part in getattr(kind, "__args__", ()):
+        yield from _shapes(part)
 
 
 def _type(schema: dict[str, Any]) -> str:
@@ -192,7 +215,7 @@ def _type(schema: dict[str, Any]) -> str:
     if "anyOf" in schema:
         return " or ".join(_type(part) for part in schema["anyOf"])
     if "enum" in schema:
-        return " or ".join(map(repr, schema["enum"]))
+        return " or ".join(map(json.dumps, schema["enum"]))
     if schema.get("type") == "array":
         return f"list of {_type(schema.get('items', {}))}"
     return str(schema.get("type", "anything"))

@@ -32,6 +32,8 @@ IDEMPOTENCY = "idempotency-key"
 LONGEST_KEY = 255
 KEY = re.compile(rf"[!-~]{{1,{LONGEST_KEY}}}")
 REMEMBERED = 86_400.0
+BESIDES = 256
+"""Bytes of a kept answer that are not its body."""
 JSON = "application/json"
 
 
@@ -235,13 +237,23 @@ async def _once(operation: Operation, call: Call, key: str, raw: bytes) -> Respo
         raise ConfigurationError(f"pass an idempotency key of 1 to {LONGEST_KEY} visible ASCII characters")
     # The ids as they were read: an address with %2F, %3F or %23 in it looks like another one when it is decoded.
     mark = hashlib.sha256(encode([operation.name, call.path]) + raw).hexdigest()
+    room = call.node.hf.settings.max_message_bytes - BESIDES
+    answered: Response | None = None
 
     async def work(key: str, mark: str) -> dict[str, Any]:
+        nonlocal answered
         call.node.begun()
-        answer = _answer(operation, await operation.work(call))
-        return {"status": answer.status_code, "body": bytes(answer.body)}
+        answered = _answer(operation, await operation.work(call))
+        body = bytes(answered.body)
+        return {"status": answered.status_code, "body": body if len(body) <= room else None}
 
     once = call.node.hf.idempotent("{key}", space="holdfast.http", ttl=REMEMBERED, wait=call.node.config.max_wait)
     found = await call.node.patiently(once(work)(f"{call.caller.name} {key}", mark))
+    if answered is not None:
+        return answered
     status = found["status"]
+    if found["body"] is None:
+        raise Refused(
+            409, "answer-not-kept", "look at what came of it: this was done, and its answer was too large to keep"
+        )
     return Response(None if status == 204 else found["body"], status, media_type=None if status == 204 else JSON)

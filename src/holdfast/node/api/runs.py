@@ -59,12 +59,13 @@ class Which(msgspec.Struct):
 
 
 class Start(msgspec.Struct, forbid_unknown_fields=True):
-    """Without `id` one is made. Runs with a `key` share its slots; where none is free, `conflict` decides."""
+    """Without `id` one is made. Runs with a `key` share its slots; where none is free, `conflict` decides: by default as
+    the collection is set up, which is "reject" unless the node's file says otherwise."""
 
     id: Text | None = None
     input: Any = None
     key: Text | None = None
-    conflict: Conflict = "reject"
+    conflict: Conflict | None = None
 
 
 class Stop(msgspec.Struct, forbid_unknown_fields=True):
