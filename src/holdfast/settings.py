@@ -174,6 +174,8 @@ def collections_of(
     path = file or (os.environ if environ is None else environ).get(f"{ENV_PREFIX}CONFIG")
     made: dict[str, dict[str, dict[str, Any]]] = {}
     for kind, tables in (_read(Path(path)) if path else {}).items():
+        if f"{kind}s" in COLLECTIONS:
+            raise ConfigurationError(f"write [{kind}s.NAME] in {path}, not [{kind}.NAME]")
         if kind not in COLLECTIONS:
             continue
         for name, options in tables.items() if isinstance(tables, dict) else [("", None)]:

@@ -211,6 +211,7 @@ def test_guessing_tokens_is_slowed_also_when_the_guess_is_right(guarded: NodeHer
     with guarded.http() as http:
         for way in ("token", "session"):
             access._buckets.clear()
+            access._welcome.clear()
             codes = [http.get("/v1/fleet", headers=_credentials(way, f"guess-{n:016}", access)).status_code
                      for n in range(30)]  # fmt: skip
             assert 401 in codes
@@ -220,6 +221,33 @@ def test_guessing_tokens_is_slowed_also_when_the_guess_is_right(guarded: NodeHer
             assert http.get("/healthz").status_code == 200
             access._buckets.clear()
             good(http.get("/v1/fleet", headers=_credentials(way, OPERATOR, access)))
+
+
+def test_who_got_in_before_is_not_slowed_by_others_who_guess(guarded: NodeHere, monkeypatch: pytest.MonkeyPatch):
+    """Behind a proxy all have one address."""
+    access = guarded.app.node.access
+    access._buckets.clear()
+    monkeypatch.setattr("holdfast.node.access.GUESSES", 0.5)
+    with guarded.http() as http:
+        for way in ("token", "session"):
+            good(http.get("/v1/fleet", headers=_credentials(way, OPERATOR, access)))
+            codes = {http.get("/v1/fleet", headers=_credentials(way, f"guess-{n:016}", access)).status_code
+                     for n in range(30)}  # fmt: skip
+            assert 429 in codes
+            good(http.get("/v1/fleet", headers=_credentials(way, OPERATOR, access)))
+        # and where they come from does not fill the memory
+        for number in range(20_000):
+            access._welcome.add((f"peer {number}", "operator"))
+        good(http.get("/v1/fleet", headers=_credentials("token", OPERATOR, access)))
+        http.get("/v1/fleet", headers=_credentials("token", READER, access))
+        assert len(access._welcome) < 20_000
+    access._welcome.clear()
+
+
+def test_what_is_much_work_counts_for_more(node: NodeHere):
+    with NodeHere(node.url, rate=15.0) as slow, slow.http() as http:
+        codes = [http.get("/v1/fleet/series", params={"seconds": 60}).status_code for _ in range(4)]
+        assert (codes[0], codes[-1]) == (200, 429)
 
 
 def _credentials(way: str, token: str, access: Access) -> dict[str, str]:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import socket
 import unicodedata
 from collections.abc import Iterator
+from pathlib import Path
 from urllib.parse import quote
 
 import httpx
 import pytest
-from node_running import OPERATOR, NodeHere, good, problem
+from node_running import OPERATOR, NodeHere, good, problem, wait_until
 
 import holdfast.sync
 from holdfast.node import guard, serve
@@ -121,7 +123,7 @@ def test_a_body_that_drips_is_given_up(node: NodeHere, http: httpx.Client, monke
                 answer = line.recv(65536)
                 break
             line.sendall(b" ")
-    assert b"slow-body" in answer
+    assert b" 408 " in answer.splitlines()[0]
     lives(http)
 
 
@@ -134,6 +136,31 @@ def test_who_hangs_up_in_the_middle_of_a_body_is_no_error(
         line.sendall(head + b"content-length: 1000\r\n\r\n{")
     lives(http)
     assert [record.getMessage() for record in caplog.records if record.levelname == "ERROR"] == []
+
+
+def test_who_does_not_read_is_hung_up_on(node: NodeHere, http: httpx.Client, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(serve, "SLOW_READER", 0.2)
+    address = re.search(r'href="(/static/[^"]+app.css)"', http.get("/").text)
+    assert address
+    before = _connections(node)
+    host, port = node.address.removeprefix("http://").split(":")
+    with socket.socket() as line:
+        line.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        line.connect((host, int(port)))
+        line.settimeout(10)
+        # Given somebody who asks for more than fits between the two, and reads none of it
+        with contextlib.suppress(TimeoutError):
+            line.sendall(f"GET {address[1]} HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n".encode() * 1000)
+        # expect the end, before all of it was answered
+        wait_until(lambda: _connections(node) <= before)
+    lives(http)
+
+
+def _connections(node: NodeHere) -> int:
+    """That the node has."""
+    port = f":{int(node.address.rpartition(':')[2]):04X}"
+    rows = [line.split() for line in Path("/proc/self/net/tcp").read_text().splitlines()[1:]]
+    return sum(row[1].endswith(port) and row[3] == "01" for row in rows)
 
 
 def test_a_form_to_sign_in_is_small(node: NodeHere):

@@ -125,6 +125,7 @@ def test_secrets_are_hidden(run, tmp_path: Path):
         ("ttl = 3\n[holdfast]\n", "move 'ttl'"),
         ("buffers = 1\n", "[buffers.NAME]"), ("[buffers]\ncapacity = 5\n", "[buffers.NAME]"),
         ("[runs.agent]\nslot = 5\n", "remove 'slot' of [runs.agent]"),
+        ("[holdfast]\n[buffer.b]\nttl = 5\n", "write [buffers.NAME]"),
     ],
 )  # fmt: skip
 def test_mistakes_in_the_file_are_one_line(run, tmp_path: Path, text: str, says: str):
@@ -173,6 +174,7 @@ FILE = """
 capacity = 3
 [runs.agent]
 slots = 2
+conflict = "queue"
 [sessions.chat]
 max_entries = 2
 [monitors.venues]
@@ -196,7 +198,9 @@ def test_collections_have_the_bounds_that_the_file_says(
         assert good(http.get("/v1/buffers/other/users/u"))["waiting"] == 10
         for run_id in ("a", "b"):
             good(http.post("/v1/runs/agent", json={"id": run_id, "key": "k"}), 201)
-        assert http.post("/v1/runs/agent", json={"id": "c", "key": "k"}).status_code == 409
+        assert good(http.post("/v1/runs/agent", json={"id": "c", "key": "k"}), 201)["waits"]
+        asked = {"id": "d", "key": "k", "conflict": "reject"}
+        assert http.post("/v1/runs/agent", json=asked).status_code == 409
         for number in range(5):
             good(http.post("/v1/sessions/chat/s", json={"content": str(number)}), 201)
         assert len(good(http.get("/v1/sessions/chat/s"))["entries"]) == 2
@@ -210,7 +214,7 @@ def test_collections_have_the_bounds_that_the_file_says(
     ("text", "says"),
     [("[buffers.b]\ncapacity = 0\n", "[buffers.b]: "), ('[runs.r]\nconflict = "fight"\n', "[runs.r]: "),
      ('[sessions.s]\nmax_entries = "many"\n', "[sessions.s]: "), ("[monitors.m]\nwindow = -1\n", "[monitors.m]: "),
-     ('[monitors.m]\nfields = "price"\n', "[monitors.m]: ")],
+     ('[monitors.m]\nfields = "price"\n', "[monitors.m]: "), ('[runs.r]\narchive = "no"\n', "[runs.r]: ")],
 )  # fmt: skip
 def test_bounds_that_cannot_be_are_said_before_anything_is_served(run, tmp_path: Path, text: str, says: str):
     file = tmp_path / "holdfast.toml"

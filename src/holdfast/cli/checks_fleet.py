@@ -49,7 +49,7 @@ async def handlers(hf: Holdfast) -> list[Finding]:
         counted.update(slot.counts)
     found, fix = [], "look into the workers' logs; `holdfast dead list` shows what was given up"
     for failed, what, done, how in (
-        ("handler_failed", "handlers", "absorbed", "batches were absorbed"),
+        ("handler_failed", "handlers", "acked", "batches were absorbed"),
         ("runs_failed", "runs", "runs_completed", "were completed"),
     ):
         if counted[failed] >= OFTEN and counted[failed] > counted[done]:

@@ -79,6 +79,8 @@ class Access:
         self.hosts = frozenset(config.hosts.lower().split())
         self._rate = config.rate
         self._buckets: dict[str, Bucket] = {}
+        self._welcome: set[tuple[str, str]] = set()
+        """Addresses, with the token that was right from there."""
 
     def caller(self, connection: HTTPConnection) -> Caller:
         """Raises Refused: 401 without a known token, 403 from elsewhere, 429 for too many requests."""
@@ -90,6 +92,10 @@ class Access:
             found = self._known(connection)
         self._limit(found.name, self._rate)
         return found
+
+    def charge(self, caller: Caller, cost: float) -> None:
+        """One request that is as much work as several. Raises Refused."""
+        self._limit(caller.name, self._rate, cost)
 
     def slow_down(self, connection: HTTPConnection) -> None:
         """Somebody is about to guess. Raises Refused where that is too often."""
@@ -122,15 +128,19 @@ class Access:
         kind, _, given = connection.headers.get("authorization", "").partition(" ")
         cookie = "" if kind else connection.cookies.get(COOKIE, "")
         if kind or cookie:
-            # Before it is compared: else only wrong guesses would wait, and a right one be told at once. So an
-            # address that guesses is slowed with all that it sends.
-            self._limit(_peer(connection), GUESSES, cost=0.0)
             found = self._by_session(cookie) if cookie else None
             if kind.lower() == "bearer":
                 found = self._by_token(given.strip())
+            peer = _peer(connection)
+            if found is None or (peer, found.name) not in self._welcome:
+                # Before the answer: else only wrong guesses would wait, and a right one be told at once. Whoever got
+                # in from there before goes on: others behind the same proxy may guess.
+                self._limit(peer, GUESSES, cost=0.0 if found else 1.0)
             if found is not None:
+                if len(self._welcome) >= KNOWN_PEERS:
+                    self._welcome.clear()
+                self._welcome.add((peer, found.name))
                 return Caller(found.name, found.scopes)
-            self._limit(_peer(connection), GUESSES)
         raise Refused(401, "no-token", "send a token that is known: Authorization: Bearer …")
 
     def _by_token(self, given: str) -> Token | None:

@@ -37,6 +37,8 @@ class Sampler:
             return self.latest
         if self._measuring is None or self._measuring.done():
             self._measuring = asyncio.create_task(self._measure())
+            # Whoever asked may have lost patience meanwhile.
+            self._measuring.add_done_callback(lambda task: task.cancelled() or task.exception())
         return await asyncio.shield(self._measuring)
 
     def last(self, seconds: float) -> Sample:
@@ -58,9 +60,8 @@ class Sampler:
         self._background = asyncio.create_task(self._keep_series())
 
     def close(self) -> None:
-        for task in (self._background, self._measuring):
-            if task is not None:
-                task.cancel()
+        if self._background is not None:
+            self._background.cancel()  # what is being measured is for requests that still have their time
 
     async def _keep_series(self) -> None:
         while True:

@@ -25,6 +25,8 @@ from holdfast.settings import NodeSettings, collections_of
 PLAYGROUND = "holdfast.node.playground:make"
 SLOW_HEAD = 15.0
 """Seconds that the head of a request may take."""
+SLOW_READER = 60.0
+"""Seconds that an answer may wait for somebody to read it."""
 LEAVE = 3
 """Seconds that requests have to end when the node stops."""
 Supervise = Callable[[str, int, dict[str, str], asyncio.Event], Awaitable[int]]
@@ -166,10 +168,11 @@ async def _work(config: NodeSettings, url: str, supervise: Supervise, stop: asyn
 
 
 class _Connection(H11Protocol):
-    """One who does not send the head of a request in time is hung up on: else a few thousand of them, whom nobody has
-    asked for a token yet, are all the connections that there may be."""
+    """One who does not send the head of a request in time, or does not read what is answered, is hung up on: else a few
+    thousand of them, whom nobody has asked for a token yet, are all the connections that there may be."""
 
     _late: asyncio.TimerHandle | None = None
+    _unread: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
@@ -184,9 +187,19 @@ class _Connection(H11Protocol):
         elif not asked and self._late is None:  # the beginning of the next one
             self._late = self.loop.call_later(SLOW_HEAD, self.transport.abort)
 
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._unread = self.loop.call_later(SLOW_READER, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        if self._unread is not None:
+            self._unread.cancel()
+        super().resume_writing()
+
     def connection_lost(self, exc: Exception | None) -> None:
-        if self._late is not None:
-            self._late.cancel()
+        for timer in (self._late, self._unread):
+            if timer is not None:
+                timer.cancel()
         super().connection_lost(exc)
 
 

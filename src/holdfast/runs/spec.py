@@ -74,7 +74,9 @@ class RunSpec:
         self.stuck = (
             s.run_stuck if stuck_after is None else check_seconds("stuck_after", stuck_after, 0.05, MAX_SECONDS)
         )
-        self.archive = bool(archive)
+        if not isinstance(archive, bool):
+            raise ConfigurationError(f"pass archive as True or False, not {archive!r}")
+        self.archive = archive
         self.tag = f"runs.{part}"
         self.base = core.keys.base(self.tag)
         self.due, self.held, self.idle = f"{self.base}due", f"{self.base}held", f"{self.base}idle"

@@ -390,7 +390,7 @@ AT = "/v1/buffers"
 OPERATIONS = [
     Operation("GET", AT, "read", names, answer=list[Named]),
     Operation("GET", f"{AT}/{{buffer}}", "read", totals, answer=Totals),
-    Operation("GET", f"{AT}/{{buffer}}/users", "read", users, query=Users, answer=list[User]),
+    Operation("GET", f"{AT}/{{buffer}}/users", "read", users, query=Users, answer=list[User], cost=5.0),
     Operation("GET", f"{AT}/{{buffer}}/users/{{user}}", "read", stats, answer=Stats),
     Operation("GET", f"{AT}/{{buffer}}/users/{{user}}/messages", "operate", peek, query=Page, answer=list[Message]),
     Operation("POST", f"{AT}/{{buffer}}/messages", "write", append, body=Append, answer=Appended, status=201,

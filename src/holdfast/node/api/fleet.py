@@ -146,7 +146,7 @@ async def forget(call: Call) -> Forgotten:
 
 OPERATIONS = [
     Operation("GET", "/v1/fleet", "read", fleet, answer=Fleet),
-    Operation("GET", "/v1/fleet/series", "read", series, query=Span, answer=Series),
+    Operation("GET", "/v1/fleet/series", "read", series, query=Span, answer=Series, cost=20.0),
     Operation("GET", "/v1/audit", "read", audit, query=Log, answer=list[Action]),
     Operation("POST", "/v1/forget", "operate", forget, body=ForgetUser, answer=Forgotten),
 ]

@@ -84,6 +84,8 @@ class Operation:
     repeatable: bool = False
     """It takes an idempotency key: repeated with the same one, it is done once."""
     errors: tuple[int, ...] = field(default=())
+    cost: float = 0.0
+    """For how many further requests it counts: it is that much more work."""
 
     @property
     def name(self) -> str:
@@ -151,6 +153,8 @@ class Routes(BaseRoute):
 async def serve(operation: Operation, request: Request) -> Response:
     """Check, read, do, answer. What fails is answered by the handler of problems."""
     caller, node = require(request, operation.scope), node_of(request)
+    if operation.cost:
+        node.access.charge(caller, operation.cost)
     if operation.stream and request.method == "HEAD":  # it would send nothing, and keep the connection busy
         raise HTTPException(405, "use GET: a stream has nothing to tell before it is read", {"Allow": "GET"})
     if operation.stream and (node.closing or node.streams >= node.config.max_streams):

@@ -59,8 +59,8 @@ class Which(msgspec.Struct):
 
 
 class Start(msgspec.Struct, forbid_unknown_fields=True):
-    """Without `id` one is made. Runs with a `key` share its slots; where none is free, `conflict` decides: by default as
-    the collection is set up, which is "reject" unless the node's file says otherwise."""
+    """Without `id` one is made. Runs with a `key` share its slots; where none is free, `conflict` decides; by default
+    as the node's file says of this collection, else "reject"."""
 
     id: Text | None = None
     input: Any = None
