@@ -54,6 +54,7 @@ class AsyncDriver:
         self._alone: list[MuxConnection] = []
         self._background: set[asyncio.Task[Any]] = set()
         self._listening: set[asyncio.Task[Any]] = set()
+        self._refreshing: asyncio.Task[None] | None = None
         self._closed = False
         self.hub = SignalHub(topology, mailbox, self.refresh, timeout, warn)
 
@@ -212,9 +213,12 @@ class AsyncDriver:
             await self._listen(Listen(tag, channel))
 
     async def refresh(self, hint: str) -> None:
-        seen = self.topology.generation
+        if self._refreshing is None or self._refreshing.done():
+            asking = asyncio.to_thread(self.topology.refresh, self.topology.generation)
+            self._refreshing = self._loop.create_task(asking)  # one for all: threads are few
+            self._refreshing.add_done_callback(lambda task: task.cancelled() or task.exception())
         try:
-            await asyncio.to_thread(self.topology.refresh, seen)
+            await joined(self._refreshing)
         except NotSent:
             return  # nobody answered; the flow waits and asks again until its time is up
         wanted = set(self.topology.addresses())
@@ -238,7 +242,7 @@ class AsyncDriver:
             if task is None:
                 task = self._connecting[address] = self._loop.create_task(self._open_shared(address))
                 task.add_done_callback(lambda done: self._connected(address, done))
-            connection = await asyncio.shield(task)
+            connection = await joined(task)
         if connection.full:
             await connection.room()
         return connection
@@ -313,10 +317,23 @@ class AsyncDriver:
             await asyncio.gather(*late, return_exceptions=True)
         self._closed = True
         await self.hub.close()
-        for task in list(self._connecting.values()):
+        pending = [*self._connecting.values(), *([self._refreshing] if self._refreshing is not None else ())]
+        for task in pending:
             task.cancel()
-        await asyncio.gather(*self._connecting.values(), return_exceptions=True)
+        await asyncio.gather(*pending, return_exceptions=True)
         for connection in [*self._shared.values(), *self._alone]:
             await connection.close()
         self._shared.clear()
         self._alone.clear()
+
+
+async def joined(task: asyncio.Task[T]) -> T:
+    """The outcome of what is done for several. Whoever is cancelled leaves the others theirs; and when the client is
+    closed, which ends it, nobody is cancelled who was not."""
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        own = asyncio.current_task()
+        if task.cancelled() and (own is None or not own.cancelling()):
+            raise NotSent("the client was closed") from None
+        raise

@@ -51,6 +51,7 @@ class Topology:
         self._tags: dict[str, Address] = {}
         self._known: list[Address] = list(target.hosts)
         self.generation = 0
+        self._questions = 0
         """Goes up with every answer, so that of many who ask at once only one does."""
         self.problem = "nobody was asked yet"
         self._check_options()
@@ -95,13 +96,19 @@ class Topology:
         return [found] if found else []
 
     def refresh(self, seen: int) -> None:
-        """Ask the Sentinels or the Cluster again, unless somebody has since generation `seen`. Blocking."""
+        """Ask the Sentinels or the Cluster again, unless somebody has since generation `seen`. Blocking.
+
+        Many may find out at once that nobody answers, and each question then takes its whole time: who waits for
+        somebody else's takes its outcome, whatever that is."""
+        before = self._questions
         with self._lock:
             if seen != self.generation:
                 return
-            if self._revive is not None:
-                self._revive()
+            if before != self._questions:
+                raise NotSent(self.problem)
             try:
+                if self._revive is not None:
+                    self._revive()
                 if self.target.kind == "sentinel":
                     self._primary = self._ask_sentinels()
                 elif self.target.kind == "cluster":
@@ -110,6 +117,8 @@ class Topology:
             except NotSent as error:
                 self.problem = str(error)
                 raise
+            finally:
+                self._questions += 1
             self.generation += 1
 
     def _ask_sentinels(self) -> Address:
@@ -256,4 +265,4 @@ def connect_problem(error: BaseException, target: Target) -> Exception:
         if isinstance(reason, _FATAL):
             return ConfigurationError(f"mend the credentials of {target.shown}: {target.redact(str(reason))}")
         reason = reason.__cause__
-    return NotSent(f"cannot connect: {target.redact(str(error))}")
+    return NotSent(f"cannot connect: {target.redact(str(error)) or type(error).__name__}")
