@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 import holdfast.sync
-from holdfast import NotAcquired
+from holdfast import ConfigurationError, NotAcquired
 from holdfast.keys import decode
 from support.backends import Backend
 from support.conditions import until_blocking
@@ -171,3 +171,28 @@ async def test_both_twins_and_a_cluster_answer_the_same(backend: Backend):
         assert {one.user for one in await buffer.oldest()} == {f"u{number}" for number in range(5)}
         await buffer.forget("u4")
         assert "u4" not in {one.user for one in await buffer.largest()}
+
+
+def test_batches_in_hand_are_found_whether_somebody_has_them_or_they_wait_for_another_attempt(
+    hf: holdfast.sync.Holdfast,
+):
+    buffer = hf.buffer("hands")
+    for number in range(6):
+        buffer.extend(f"u{number}", range(3))
+    assert buffer.in_hand() == []
+    # Given one that is held, one that failed, and one of which more waits
+    held, failed, more = (buffer.take(f"u{number}", lease=50) for number in range(3))
+    assert None not in (held, failed, more)
+    failed.nack(delay=20)
+    buffer.append("u2", "next")
+    # expect these and nobody else, soonest first
+    first, *others = buffer.in_hand()
+    assert (first.user, first.in_flight, first.attempt, first.held) == ("u1", 3, 1, False)
+    assert 0 < first.free_in <= 20
+    assert {(one.user, one.waiting, one.held) for one in others} == {("u0", 0, True), ("u2", 1, True)}
+    assert len(buffer.in_hand(1)) == 1
+    for batch in (held, more):
+        batch.ack()
+    assert [one.user for one in buffer.in_hand()] == ["u1"]
+    with pytest.raises(ConfigurationError):
+        buffer.in_hand(0)

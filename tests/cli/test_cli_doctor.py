@@ -234,6 +234,7 @@ def test_what_waits_without_a_worker_is_a_problem(own: LocalServer, doctor: Any)
         assert batch is not None
         batch.nack(error="boom")
         buffer.append("user-7", 1)
+        buffer.flush("user-7")
 
     tell_names(own.url, use)
     told = doctor(code=1)
@@ -242,6 +243,15 @@ def test_what_waits_without_a_worker_is_a_problem(own: LocalServer, doctor: Any)
     assert findings(told, "monitors")[0][0] == "note"
     assert findings(told, "dead letters") == [("warning", "1 dead letters in messages")]
     assert "holdfast dead list buffer:messages" in str(told)
+
+
+def test_a_buffer_whose_batches_are_taken_otherwise_is_no_problem(own: LocalServer, doctor: Any) -> None:
+    def use(hf: Holdfast) -> None:
+        hf.buffer("elsewhere").append("u", 1)
+        assert hf.buffer("elsewhere").ticket("u", lease=60) is not None
+
+    tell_names(own.url, use)
+    assert [level for level, _ in findings(doctor(), "buffers")] == ["note"]
 
 
 def test_handlers_that_fail_are_told_though_nothing_is_due(own: LocalServer, doctor: Any) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import time
+from concurrent.futures import ThreadPoolExecutor
+
 import httpx
 import pytest
 from node_running import NodeHere, good, problem, wait_until
@@ -91,6 +94,31 @@ def test_a_batch_that_was_given_back_or_left_is_found_by_whoever_takes_next(http
     assert second["id"] == batch["id"]
     third = wait_until(lambda: _anybody(http, "again"), within=5, what="a batch that its worker left")
     assert (third["id"], third["attempt"]) == (batch["id"], 3)
+
+
+@pytest.mark.parametrize("user", [None, "u"])
+def test_who_takes_may_wait_for_something(node: NodeHere, hf: holdfast.sync.Holdfast, user: str | None):
+    buffer, body = hf.buffer(f"wait-{user}"), {"user": user, "wait": 5}
+    with node.http() as http, ThreadPoolExecutor() as threads:
+        # Given nothing, expect to wait no longer than was asked for
+        began = time.monotonic()
+        assert http.post(f"/v1/buffers/{buffer.name}/take", json={**body, "wait": 0.3}).status_code == 204
+        assert time.monotonic() - began > 0.25
+        # when something comes meanwhile, expect it
+        asking = threads.submit(http.post, f"/v1/buffers/{buffer.name}/take", json=body)
+        time.sleep(0.3)  # it waits by now; if not, it finds it at once
+        buffer.append("u", "came late")
+        assert [one["data"] for one in good(asking.result())["messages"]] == ["came late"]
+
+
+def test_who_leaves_while_waiting_takes_nothing(node: NodeHere, hf: holdfast.sync.Holdfast):
+    buffer = hf.buffer("left")
+    with node.http() as http, pytest.raises(httpx.ReadTimeout):
+        http.post("/v1/buffers/left/take", json={"wait": 5}, timeout=0.3)
+    buffer.append("u", 1)
+    batch = buffer.take("u")
+    assert batch is not None
+    batch.ack()
 
 
 def _anybody(http: httpx.Client, name: str) -> dict | None:

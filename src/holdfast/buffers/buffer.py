@@ -167,6 +167,11 @@ class Buffer:
         whom nothing newer waits (their age is None). From indexes: nothing is scanned."""
         return await self._driver().run(letters.users(self._core, self._spec, False, count, offset))
 
+    async def in_hand(self, count: int = 50) -> list[UserStats]:
+        """Users with a batch that a worker has, or that waits for its next attempt; whose time ends soonest first. From
+        indexes: nothing is scanned. With very many who are due some may be left out."""
+        return await self._driver().run(letters.in_hand(self._core, self._spec, count))
+
     async def flush(self, user: Id) -> bool:
         """Let a worker take what waits now, whatever its triggers say. False if nothing waits."""
         place = self._spec.place(user)

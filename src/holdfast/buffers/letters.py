@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -84,6 +85,11 @@ class UserStats:
     """Seconds since the oldest waiting message was appended; None if nothing waits."""
     in_flight: int
     """Messages in the batch that a worker has, or that waits to be handed out again."""
+    attempt: int = 0
+    held: bool = False
+    """Does somebody have that batch now?"""
+    free_in: float = 0.0
+    """Seconds until it may be handed out again, unless renewed."""
 
 
 def look(core: Core, spec: BufferSpec, user: Id, limit: int) -> Flow[tuple[BufferStats, list[Message]]]:
@@ -134,15 +140,28 @@ def users(core: Core, spec: BufferSpec, largest: bool, count: int, offset: int) 
     if not largest and offset == 0:  # whose batch was lost is in no index of those that wait, but is due
         late = yield from _ranked(core, spec, [shard.due for shard in spec.shards], "past", count + 1)
         page = list(dict.fromkeys([*(user for _, user in sorted(late) if user != b"!"), *page]))[: 2 * count]
-    looks = _all_good((yield Together([look(core, spec, decode(user), 0) for user in page])))
-    stats = [
-        UserStats(decode(user), one.waiting, one.age, one.in_flight)
-        for user, (one, _) in zip(page, looks, strict=True)
-        if one.waiting or one.in_flight
-    ]
+    stats = yield from _as_they_are(core, spec, page)
     if largest:
         return sorted(stats, key=lambda one: -one.waiting)
     return sorted(stats, key=lambda one: float("-inf") if one.age is None else -one.age)[:count]
+
+
+def in_hand(core: Core, spec: BufferSpec, count: int) -> Flow[list[UserStats]]:
+    """Users with a batch. They are looked at when its time ends, which is sooner than most of those who only wait."""
+    check_count("count", count, 1, PAGE)
+    most = min(PAGE, 4 * count)
+    found = yield from _ranked(core, spec, [shard.due for shard in spec.shards], "low", most + 1)
+    page = [user for _, user in sorted(found) if user != b"!"][:most]
+    return [one for one in (yield from _as_they_are(core, spec, page)) if one.in_flight][:count]
+
+
+def _as_they_are(core: Core, spec: BufferSpec, page: Sequence[bytes]) -> Flow[list[UserStats]]:
+    looks = _all_good((yield Together([look(core, spec, decode(user), 0) for user in page])))
+    return [
+        UserStats(decode(user), one.waiting, one.age, one.in_flight, one.attempt, one.held, one.free_in)
+        for user, (one, _) in zip(page, looks, strict=True)
+        if one.waiting or one.in_flight
+    ]
 
 
 def due(core: Core, spec: BufferSpec, count: int) -> Flow[list[Id]]:

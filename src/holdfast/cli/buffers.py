@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from holdfast import Buffer, BufferTotals
+from holdfast import Buffer, BufferStats, BufferTotals, UserStats
 from holdfast.cli.exits import Exit
 from holdfast.cli.names import names_of
 from holdfast.cli.nouns import noun
@@ -19,6 +19,7 @@ app = noun("Buffers: what waits, for whom, since when. `buffers NAME` shows one,
 Name = Annotated[str, typer.Argument(help="The buffer's name.")]
 Users = Annotated[list[str], typer.Argument(metavar="USER...", help="Whose messages.")]
 USERS = ("user", "waiting>", "oldest>", "in flight>")
+IN_HAND = ("user", "messages>", "attempt>", "state")
 
 
 @app.command("list")
@@ -66,8 +67,9 @@ async def _show(name: str, count: int, url: str | None, as_json: bool) -> int:
         buffer = hf.buffer(name)
         totals = await buffer.totals()
         largest, oldest = await buffer.largest(count), await buffer.oldest(count)
+        in_hand = await buffer.in_hand(count)
     if as_json:
-        print_json({"name": name, **data(totals), "largest": largest, "oldest": oldest})
+        print_json({"name": name, **data(totals), "largest": largest, "oldest": oldest, "in_hand": in_hand})
     elif totals.users or totals.counts or totals.dead_letters:
         facts({
             "users": totals.users, "due": totals.due, "idle workers": totals.idle_workers,
@@ -77,9 +79,15 @@ async def _show(name: str, count: int, url: str | None, as_json: bool) -> int:
             if users:
                 rows = [(one.user, one.waiting, span(one.age), one.in_flight) for one in users]
                 show(USERS, rows, title)
+        if in_hand:
+            show(IN_HAND, [(one.user, one.in_flight, one.attempt, _state(one)) for one in in_hand], "batches in hand")
     else:
         print("nothing is known of such a buffer")
     return Exit.DONE if totals.users or totals.counts or totals.dead_letters else Exit.FOUND
+
+
+def _state(one: UserStats | BufferStats) -> str:
+    return f"held, ends in {span(one.free_in)}" if one.held else f"handed out again in {span(one.free_in)}"
 
 
 async def _user(name: str, user: str, payloads: bool, count: int, url: str | None, as_json: bool) -> int:
@@ -95,7 +103,7 @@ async def _user(name: str, user: str, payloads: bool, count: int, url: str | Non
     if not found:
         print("nothing waits of this user")
         return Exit.FOUND
-    held = f"held, ends in {span(stats.free_in)}" if stats.held else f"handed out again in {span(stats.free_in)}"
+    held = _state(stats)
     facts({
         "waiting": f"{stats.waiting} ({size(stats.bytes)})", "oldest": span(stats.age), "pairs": stats.pairs or "",
         "in flight": f"{stats.in_flight}, attempt {stats.attempt}, fence {stats.fence}, {held}"

@@ -19,6 +19,8 @@ NEARLY = 0.8
 LATE = 600.0
 """Seconds that a message may wait, beyond the time of any usual trigger, before it is said."""
 LATELY = 600.0
+UNSEEN = 60.0
+"""Seconds after which somebody should have taken a message, whoever that is."""
 OFTEN = 3
 """Failures that may be chance."""
 
@@ -99,8 +101,11 @@ async def _buffer(hf: Holdfast, name: str, worked_on: bool) -> list[Finding]:
     age = totals.oldest
     if totals.users and not worked_on:
         old = "" if age is None else f", the oldest for {span(age)}"
-        text = f"messages of {totals.users} in {shown} wait{old}, and no process absorbs them"
-        found.append(problem("buffers", text, f"{WORK} that has its absorber"))
+        text = f"messages of {totals.users} user(s) in {shown} wait{old}, and no process absorbs them"
+        fix = f"{WORK} that has its absorber; who takes them over HTTP is not seen here"
+        # Nobody is due, and nothing is old: somebody takes them, or they are new.
+        level = problem if totals.due or (age or 0.0) > UNSEEN else note
+        found.append(level("buffers", text, fix))
     elif totals.due and age is not None and age > LATE:
         text = f"{totals.due} users of {shown} are due, the oldest message waits for {span(age)}"
         found.append(

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import time
-from collections import deque
-from collections.abc import AsyncGenerator
 from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
 
-from holdfast import BatchTicket, Buffer, ConfigurationError, NotAcquired
+from holdfast import BatchTicket, Buffer, ConfigurationError
 from holdfast.node.access import operate
+from holdfast.node.api import taking
 from holdfast.node.api.operation import Call, Created, Operation
 from holdfast.node.api.shapes import (
     Limit,
@@ -26,12 +24,10 @@ from holdfast.node.api.shapes import (
     plain,
     shape,
 )
-from holdfast.node.state import KNOWN, Node
+from holdfast.node.api.waiting import left, while_there
 
-LOOKED_AT = 200
-"""Users that are looked for at once for a batch of whoever it is: so many who are due, and the oldest."""
-FRESH, PAUSE = 1.0, 0.1
-"""Seconds for which they may be used, and between two looks that find nobody."""
+MOST_ATTEMPTS = 60_000
+"""It is given back, and not for having failed."""
 
 
 class Message(msgspec.Struct):
@@ -77,12 +73,16 @@ class User(msgspec.Struct):
     waiting: int
     age: float | None
     in_flight: int
+    attempt: int
+    held: bool
+    free_in: float
 
 
 class Users(msgspec.Struct):
-    """Whom to answer: those whose oldest message waits longest, or those with the most messages."""
+    """Whom to answer: those whose oldest message waits longest, those with the most messages, or those with a batch
+    that somebody has or that waits for its next attempt (without `offset`)."""
 
-    by: Literal["oldest", "largest"] = "oldest"
+    by: Literal["oldest", "largest", "in_hand"] = "oldest"
     limit: Limit = 50
     offset: Offset = 0
 
@@ -105,12 +105,13 @@ class Appended(msgspec.Struct):
 
 
 class Take(msgspec.Struct, forbid_unknown_fields=True):
-    """Without `user`, whoever waits longest. `lease`: seconds until somebody else is given it, unless renewed;
-    by default the setting `ttl`, 30 s."""
+    """Without `user`, whoever waits longest. `lease`: seconds until somebody else is given it, unless renewed; by
+    default the setting `ttl`, 30 s. `wait`: seconds to wait for something, up to the node's `max_wait`."""
 
     user: Text | None = None
     limit: Limit = 100
     lease: Annotated[float, Meta(ge=0.05, le=86_400)] | None = None
+    wait: Annotated[float, Meta(ge=0, le=3600)] = 0.0
 
 
 class Batch(msgspec.Struct):
@@ -228,8 +229,10 @@ async def totals(call: Call) -> Totals:
 
 
 async def users(call: Call) -> list[User]:
-    """The oldest or the largest users, from indexes."""
+    """The oldest or the largest users, or those with a batch in hand, from indexes."""
     buffer, query = _buffer(call), call.query
+    if query.by == "in_hand":
+        return [shape(User, one) for one in await buffer.in_hand(query.limit)]
     ask = buffer.largest if query.by == "largest" else buffer.oldest
     return [shape(User, one) for one in await ask(query.limit, offset=query.offset)]
 
@@ -260,20 +263,15 @@ async def peek(call: Call) -> list[Message]:
 
 async def take(call: Call) -> Batch | None:
     """Lease a batch: nobody else is given it until its seconds are over."""
-    buffer, body = _buffer(call), call.body
-    if body.user is not None:
-        found = await buffer.ticket(body.user, body.limit, lease=body.lease)
-        return None if found is None else _batch(found)
-    async for user in _anybody(call.node, buffer):
-        if isinstance(user, bytes):
-            continue  # it has no place in JSON, so nobody could acknowledge it here
-        try:
-            found = await buffer.ticket(user, body.limit, lease=body.lease)
-        except NotAcquired:
-            continue
-        if found is not None:
-            return _batch(found)
-    return None
+    node, buffer, body = call.node, _buffer(call), call.body
+    if not body.wait:
+        found = await taking.take(node, buffer, body)
+    else:
+        found = await node.patiently(while_there(call.request, taking.take_in_time(node, buffer, body)))
+        if found is not None and await call.request.is_disconnected():  # nobody would hear of it
+            await buffer.nack_ticket(found.key, found.token, max_attempts=MOST_ATTEMPTS)
+            raise left()
+    return None if found is None else _batch(found)
 
 
 def _batch(found: BatchTicket) -> Batch:
@@ -281,28 +279,6 @@ def _batch(found: BatchTicket) -> Batch:
         Batch, found, user=plain(found.key), messages=[_message(one) for one in found.messages],
         pairs=[shape(Pair, one) for one in found.pairs],
     )  # fmt: skip
-
-
-async def _anybody(node: Node, buffer: Buffer) -> AsyncGenerator[Any, None]:
-    """Who is due, a batch that was given back among them; then who waits longest and whom nobody has.
-
-    Looked for once for many who take, as it is a look at every shard: whoever is gone meanwhile costs a request."""
-    now = time.monotonic()
-    looked, left = node.candidates.get(buffer.name, (float("-inf"), deque()))
-    while left and now - looked < FRESH:
-        yield left.popleft()
-    if buffer.name in node.idle and now - looked < PAUSE:
-        return
-    due = await buffer.due(LOOKED_AT)
-    free = [one.user for one in await buffer.oldest(LOOKED_AT) if one.waiting and not one.in_flight]
-    left = deque(dict.fromkeys([*due, *free]))
-    if len(node.candidates) >= KNOWN:
-        node.candidates.clear()
-        node.idle.clear()
-    node.candidates[buffer.name] = (now, left)
-    (node.idle.discard if left else node.idle.add)(buffer.name)
-    while left:
-        yield left.popleft()
 
 
 async def renew(call: Call) -> Until:

@@ -20,7 +20,7 @@ LIVE_PAGES = 2
 LETTERS = 50
 PEEK = 50
 MOST_BUFFERS = 100
-ORDERS = ("oldest", "largest")
+ORDERS = {"oldest": "Oldest first", "largest": "Largest first", "in_hand": "Batches in hand"}
 
 
 async def look(request: Request) -> dict[str, Any]:
@@ -61,8 +61,11 @@ async def look_at_one(request: Request) -> dict[str, Any]:
     order = request.query_params.get("order", "")
     order = order if order in ORDERS else "oldest"
     number = count_of(request, "page", 1, 1, MOST_PAGES)
-    listed = buffer.largest if order == "largest" else buffer.oldest
-    users = await listed(PAGE + 1, offset=(number - 1) * PAGE)  # one more says whether there is a next page
+    if order == "in_hand":
+        users, number = await buffer.in_hand(PAGE), 1
+    else:
+        listed = buffer.largest if order == "largest" else buffer.oldest
+        users = await listed(PAGE + 1, offset=(number - 1) * PAGE)  # one more says whether there is a next page
     totals = await buffer.totals()
     return {
         "page_title": shown(name), "now": await node.now(), "name": name, "totals": totals, "order": order,
