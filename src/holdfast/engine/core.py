@@ -103,7 +103,7 @@ class Core:
         self.feeds_lock = threading.Lock()
         self.undoing: dict[str, dict[bytes, None]] = {}
         """Marks that are being taken back, by space: for this process they are not there."""
-        self.used: dict[tuple[str, str], None] = {}
+        self.used: dict[str, dict[str, None]] = {}
         """Kind and name of the collections that this process works with."""
         self.working: tuple[str, ...] = ()
         """Those it works on now."""
@@ -279,8 +279,15 @@ class Core:
 
     def use(self, kind: str, name: str) -> None:
         """This process works with a collection: the fleet is told. Only looking at one is no use of it."""
-        if (kind, name) not in self.used and len(self.used) < USED and not name.startswith(OURS):
-            self.used[kind, name] = None
+        names = self.used.get(kind)
+        if names is None:
+            names = self.used.setdefault(kind, {})
+        if name in names or name.startswith(OURS):
+            return
+        if len(names) >= USED:  # names may come from outside: the first of them has been told
+            with contextlib.suppress(KeyError, StopIteration, RuntimeError):  # somebody else did so just now
+                del names[next(iter(names))]
+        names[name] = None
 
     # -- feeds --------------------------------------------------------------------------------------------------
 

@@ -22,6 +22,7 @@ from holdfast.observe.counters import Counters
 
 NAMES_AT_ONCE = 200
 MOST_NAMES = 1000
+MOST_TOLD = 50_000
 _LABELS = {timed: [f"t:{timed}:{number}" for number in range(len(BOUNDS) + 1)] for timed in TIMED}
 
 
@@ -142,11 +143,14 @@ class Reporter:
 
     def _send(self, *, bye: bool) -> Flow[None]:
         core = self._core
-        used = list(dict.fromkeys([*core.working, *(f"{kind}:{name}" for kind, name in list(core.used))]))
+        known = [f"{kind}:{name}" for kind, names in list(core.used.items()) for name in list(names)]
+        used = list(dict.fromkeys([*core.working, *known]))
         if self._unsent is None:
             fresh = [name for name in used if name not in self._told][:NAMES_AT_ONCE]
-            # All of them now and then, so that what is in use is not forgotten.
-            self._unsent = (fresh if self._number % 100 else used[:MOST_NAMES], self._tally.risen())
+            if self._number % 100 == 0:  # all of them now and then, by turns: what is in use must not be forgotten
+                begin = self._number // 100 * MOST_NAMES % max(1, len(used))
+                fresh = used[begin : begin + MOST_NAMES]
+            self._unsent = (fresh, self._tally.risen())
             self._number += 1
         names, counts = self._unsent
         held = Counter(hold.what for hold in list(core.holds.values()))
@@ -159,6 +163,8 @@ class Reporter:
         new = yield from flows.report(core, self._number, msgspec.json.encode(about), names, counts, bye)
         if new and self._number > 1:
             self._told.clear()  # the server has forgotten everything: it is told anew
+        if len(self._told) > MOST_TOLD:
+            self._told.clear()
         self._told.update(names)
         self._unsent = None
 

@@ -280,9 +280,16 @@ def acquire_all(core: Core, specs: Sequence[Spec], wait: float | None, home: Hom
 
 
 def release_all(core: Core, specs: Sequence[Spec], holds: Sequence[Hold | None]) -> Flow[list[Any]]:
-    """Give all back in one round trip. Answers None or the error for each."""
+    """Give all back in one round trip. Answers None or the error for each. Cancelled, it goes on in the background."""
     pairs = [(spec, hold) for spec, hold in zip(specs, holds, strict=False) if hold is not None]
-    results = yield Together([release(core, spec, hold) for spec, hold in pairs])
+    try:
+        results = yield Together([release(core, spec, hold) for spec, hold in pairs])
+    except INTERRUPTED:
+        # Those that have begun see to themselves. A task that is cancelled before its first step never begins.
+        rest = [(spec, hold) for spec, hold in pairs if not hold.over]
+        if rest:
+            yield Detach(release_all(core, [spec for spec, _ in rest], [hold for _, hold in rest]))
+        raise
     return list(results)
 
 

@@ -38,6 +38,8 @@ _WARN = (
     RunStuck, Outage, NotDelivered, FetchFailing,
 )  # fmt: skip
 _INFO = (Expired, TakenOver)
+_TRIMMED = ("entries", "bytes", "tokens")
+"""Of a session: it keeps the newest, and that older ones go is its life and no trouble."""
 _TEXTS: dict[type[Event], str] = {
     HandlerFailed: "error", Buried: "error", NotDelivered: "error", RunFinished: "reason",
 }  # fmt: skip
@@ -74,6 +76,8 @@ class LogObserver:
 
     def __call__(self, event: Event) -> None:
         bad = isinstance(event, _WARN) or (isinstance(event, RunFinished) and event.state == "failed")
+        if isinstance(event, Dropped) and event.what == "session entry" and event.reason in _TRIMMED:
+            bad = False
         level = logging.WARNING if bad else logging.INFO if isinstance(event, _INFO) else logging.DEBUG
         if self._logger.isEnabledFor(level):
             fields = event.as_dict() if self._texts else without_texts(event)

@@ -129,7 +129,8 @@ class Batch(msgspec.Struct):
 
 
 class Held(msgspec.Struct, forbid_unknown_fields=True):
-    """`fence` may be sent along; the token says enough."""
+    """`lease`: seconds from now on; by default the setting `ttl`, 30 s, also where it was taken for longer. `fence` may
+    be sent along; the token says enough."""
 
     user: Text
     token: TokenText
@@ -264,12 +265,17 @@ async def peek(call: Call) -> list[Message]:
 async def take(call: Call) -> Batch | None:
     """Lease a batch: nobody else is given it until its seconds are over."""
     node, buffer, body = call.node, _buffer(call), call.body
+
+    async def undo(found: BatchTicket | None) -> None:  # nobody would hear of it
+        if found is not None:
+            await buffer.nack_ticket(found.key, found.token, max_attempts=MOST_ATTEMPTS)
+
     if not body.wait:
         found = await taking.take(node, buffer, body)
     else:
-        found = await node.patiently(while_there(call.request, taking.take_in_time(node, buffer, body)))
-        if found is not None and await call.request.is_disconnected():  # nobody would hear of it
-            await buffer.nack_ticket(found.key, found.token, max_attempts=MOST_ATTEMPTS)
+        found = await node.patiently(while_there(call.request, taking.take_in_time(node, buffer, body), undo))
+        if await call.request.is_disconnected():
+            await undo(found)
             raise left()
     return None if found is None else _batch(found)
 

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
+import holdfast
 from holdfast import Lock, LockInfo
 from holdfast.node.access import operate
 from holdfast.node.api.operation import Call, Operation
@@ -135,10 +136,14 @@ def _info(found: LockInfo) -> Info:
 async def acquire(call: Call) -> Ticket:
     """Take a lock. Renew it before its seconds are over, or it ends."""
     lock, wait = _lock(call), min(call.body.wait, call.node.config.max_wait)
-    asked = lock.ticket(wait=wait)
-    found = await (call.node.patiently(while_there(call.request, asked)) if wait else asked)
-    if wait and await call.request.is_disconnected():  # else it would be nobody's for its whole time
+
+    async def undo(found: holdfast.Ticket) -> None:  # else it would be nobody's for its whole time
         await lock.return_ticket(found.token)
+
+    asked = lock.ticket(wait=wait)
+    found = await (call.node.patiently(while_there(call.request, asked, undo)) if wait else asked)
+    if wait and await call.request.is_disconnected():
+        await undo(found)
         raise left()
     return Ticket(call.body.name, found.token, found.fence, found.seconds)
 

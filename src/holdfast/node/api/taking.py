@@ -12,7 +12,8 @@ from holdfast import BatchTicket, Buffer, NotAcquired
 from holdfast.node.state import KNOWN, Node
 
 LOOKED_AT = 200
-"""Users that are looked for at once: so many who are due, and the oldest."""
+"""Users that are looked for at once: so many who are due, and the oldest; and how many times, if none can be used."""
+PAGES = 4
 FRESH, PAUSE, AGAIN = 1.0, 0.1, 0.25
 """Seconds for which they may be used, between two looks that find nobody, and between two tries of one who waits."""
 
@@ -45,8 +46,6 @@ async def take(node: Node, buffer: Buffer, wanted: Wanted) -> BatchTicket | None
     if wanted.user is not None:
         return await buffer.ticket(wanted.user, wanted.limit, lease=wanted.lease)
     async for user in _anybody(node, buffer):
-        if isinstance(user, bytes):
-            continue  # it has no place in JSON, so nobody could acknowledge it here
         try:
             found = await buffer.ticket(user, wanted.limit, lease=wanted.lease)
         except NotAcquired:
@@ -66,9 +65,14 @@ async def _anybody(node: Node, buffer: Buffer) -> AsyncGenerator[Any, None]:
         yield left.popleft()
     if buffer.name in node.idle and now - looked < PAUSE:
         return
-    due = await buffer.due(LOOKED_AT)
-    free = [one.user for one in await buffer.oldest(LOOKED_AT) if one.waiting and not one.in_flight]
-    left = deque(dict.fromkeys([*due, *free]))
+    found = list(await buffer.due(LOOKED_AT))
+    for offset in range(0, PAGES * LOOKED_AT, LOOKED_AT):
+        oldest = await buffer.oldest(LOOKED_AT, offset=offset)
+        found += [one.user for one in oldest if one.waiting and not one.in_flight]
+        if len(oldest) < LOOKED_AT or not all(isinstance(user, bytes) for user in found):
+            break
+    # An id of bytes has no place in JSON, so nobody could acknowledge that here.
+    left = deque(user for user in dict.fromkeys(found) if not isinstance(user, bytes))
     if len(node.candidates) >= KNOWN:
         node.candidates.clear()
         node.idle.clear()
