@@ -7,6 +7,7 @@
     │   │   └── TooLarge        data that is larger than allowed
     │   ├── RunMismatch         this run id was started with something else
     │   ├── KeyMismatch         this key was used for a call with other arguments
+    │   ├── NotPermitted        the server does not let this client in, or not do this
     │   └── UnsafeServer        the server would break the promises: eviction, too old
     ├── NotAcquired             somebody else has it; nothing is held
     │   ├── NotReplicated       granted, but too few replicas confirmed it in time; given back
@@ -83,6 +84,10 @@ class RunMismatch(ConfigurationError):
 
 class KeyMismatch(ConfigurationError):
     """This key was used for a call with other arguments. Nothing was called."""
+
+
+class NotPermitted(ConfigurationError):
+    """The server does not let this client in, or not do this: its password or rights are wrong. Nothing was done."""
 
 
 class UnsafeServer(ConfigurationError):

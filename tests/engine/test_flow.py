@@ -42,6 +42,7 @@ from holdfast.errors import (
     ConfigurationError,
     HoldfastError,
     Indeterminate,
+    NotPermitted,
     ServerError,
     ServerFull,
     Unavailable,
@@ -250,7 +251,7 @@ def test_a_full_server_is_told_apart() -> None:
 def test_missing_rights_are_a_matter_of_configuration(text: str) -> None:
     driven = Driven().say(text)
 
-    assert type(driven.error) is ConfigurationError
+    assert type(driven.error) is NotPermitted
     assert text in str(driven.error)
     assert len(driven.sent) == 1
 

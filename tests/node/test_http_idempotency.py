@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 from node_running import NodeHere, good, problem, wait_until
 
 import holdfast.sync
+from holdfast import Buffer, Indeterminate
+from holdfast.node import serve
 from holdfast.node.api import OPERATIONS
 
 KEYS = (f"key-{number}" for number in count())
@@ -145,3 +151,47 @@ def test_a_key_that_is_tried_again_at_the_next_node_is_done_once(tmp_path: Path)
         nodes[-1].stop()
         found = sorted(message.data for message in hf.buffer("moved", capacity=1000).peek("u", 1000))
     assert found == list(range(160)), "something was done twice, or not at all"
+
+
+def test_what_may_have_been_done_is_not_done_again_with_the_same_key(
+    http: httpx.Client, hf: holdfast.sync.Holdfast, monkeypatch: pytest.MonkeyPatch
+):
+    real = Buffer.append
+
+    async def lost(self: Buffer, *args: Any, **more: Any) -> Any:
+        await real(self, *args, **more)
+        raise Indeterminate("find out whether it happened")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Buffer, "append", lost)
+        problem(keyed(http, "/v1/buffers/unknown/messages", {"user": "u", "data": 1}, "unknown"), 504, "indeterminate")
+    problem(keyed(http, "/v1/buffers/unknown/messages", {"user": "u", "data": 1}, "unknown"), 504, "indeterminate")
+    assert hf.buffer("unknown").stats("u").waiting == 1
+
+
+def test_what_has_begun_goes_on_to_its_end_when_the_node_is_stopped(
+    node: NodeHere, http: httpx.Client, hf: holdfast.sync.Holdfast, monkeypatch: pytest.MonkeyPatch
+):
+    """Cut in the middle it would give its key back, and the next node would do it again."""
+    real, begun = Buffer.append, threading.Event()
+
+    async def slow(self: Buffer, *args: Any, **more: Any) -> Any:
+        found = await real(self, *args, **more)
+        begun.set()
+        await asyncio.sleep(1.5)
+        return found
+
+    monkeypatch.setattr(serve, "LEAVE", 1)
+    body = {"user": "u", "data": 1}
+    with monkeypatch.context() as patched, ThreadPoolExecutor() as threads:
+        patched.setattr(Buffer, "append", slow)
+        # Given a node that ends sooner than a request that has begun
+        with NodeHere(node.url) as stopped, stopped.http() as other:
+            other.timeout = httpx.Timeout(3)
+            asking = threads.submit(keyed, other, "/v1/buffers/begun/messages", body, "begun")
+            assert begun.wait(10)
+        with contextlib.suppress(httpx.HTTPError):
+            asking.result()
+    # expect the next one to know what came of it
+    assert good(keyed(http, "/v1/buffers/begun/messages", body, "begun"), 201)["length"] == 1
+    assert hf.buffer("begun").stats("u").waiting == 1

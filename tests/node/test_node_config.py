@@ -77,6 +77,28 @@ def test_a_flag_of_up_wins(run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert (seen[0].port, seen[0].host, seen[0].rate) == (3333, "127.0.0.8", 7.0)
 
 
+def test_a_playground_stays_away_from_a_server_of_others(run):
+    one_line(run("up", "--playground", HOLDFAST_URL="redis://h"), 2, "leave --playground out")
+
+
+@pytest.mark.parametrize(
+    ("words", "url"),
+    [((), "redis://here"), (("--url", "redis://there"), "redis://there"), (("--data", "d"), ""),
+     (("--data", "d", "--url", "redis://there"), "redis://there")],
+)  # fmt: skip
+def test_whoever_names_a_directory_means_the_server_in_it(run, monkeypatch: pytest.MonkeyPatch, words, url: str):
+    """`make up` must not work on the server of somebody whose shell names one."""
+    seen = []
+
+    async def serve(config, **_):
+        seen.append(config)
+        return 0
+
+    monkeypatch.setattr("holdfast.node.serve.serve", serve)
+    assert run("up", *words, HOLDFAST_URL="redis://here").exit_code == 0
+    assert seen[0].url == url
+
+
 def test_a_token_comes_from_a_file_or_is_made_and_told_once(run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     seen = []
 
@@ -149,6 +171,7 @@ def test_mistakes_in_the_file_are_one_line(run, tmp_path: Path, text: str, says:
         (("--url", "nonsense://x"), {}, 2, "redis://"),
         (("--url", "redis://127.0.0.1:1"), {"HOLDFAST_RETRY_FOR": "0.1"}, 3, "127.0.0.1:1"),
         (("--url", "redis://h", "--server-port", "7"), {}, 2, "server_port"),
+        (("--playground", "--url", "redis://h"), {}, 2, "leave --playground out"),
         ((), {"HOLDFAST_NODE_PORT": "many"}, 2, "HOLDFAST_NODE_PORT"),
         ((), {"HOLDFAST_NODE_TOKEN": "short"}, 2, "at least 16"),
         ((), {"HOLDFAST_NODE_TOKENS": "nonsense"}, 2, "name=scope"),

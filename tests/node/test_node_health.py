@@ -212,3 +212,26 @@ def test_what_is_not_allowed_is_not_done_and_not_in_the_log(tmp_path: Path):
     ):
         problem(http.post("/v1/forget", json={"user": "u", "reason": "r"}), 403, "not-allowed")
         assert good(http.get("/v1/audit")) == []
+
+
+def test_a_server_that_does_not_let_the_node_in_is_not_the_callers_mistake():
+    """400 says never to send it again, and the message would be lost."""
+    with LocalServer() as server:
+        server.call("ACL", "SETUSER", "node", "on", ">secret", "~*", "&*", "+@all")
+        url = f"redis://node:secret@{server.host}:{server.port}"
+        with NodeHere(url, settings=QUICK) as node, node.http() as http:
+            body = {"user": "u", "data": 1}
+            good(http.post("/v1/buffers/b/messages", json=body), 201)
+            server.call("ACL", "SETUSER", "node", "-evalsha", "-eval")
+            problem(http.post("/v1/buffers/b/messages", json=body), 503, "not-permitted")
+            server.call("ACL", "SETUSER", "node", "+@all", "resetpass", ">other")
+            server.call("CLIENT", "KILL", "USER", "node")
+            problem(wait_until(lambda: _refused(http, body)), 503, "not-permitted")
+            server.call("ACL", "SETUSER", "node", ">secret")
+            wait_until(lambda: http.post("/v1/buffers/b/messages", json=body).status_code == 201)
+
+
+def _refused(http: httpx.Client, body: dict) -> httpx.Response | None:
+    """After the connection was cut it may first not be known whether it was done."""
+    answer = http.post("/v1/buffers/b/messages", json=body)
+    return answer if answer.status_code != 504 else None

@@ -33,7 +33,7 @@ def _option(name: str, *more: Any, **extra: Any) -> Any:
 def up(
     host: Annotated[str | None, _option("host")] = None,
     port: Annotated[int | None, _option("port", min=0, max=65535)] = None,
-    url: Annotated[str | None, _option("url", envvar=f"{ENV_PREFIX}URL", show_envvar=True)] = None,
+    url: Annotated[str | None, _option("url")] = None,
     data: Annotated[Path | None, _option("data")] = None,
     server_port: Annotated[int | None, _option("server_port", min=0, max=65535)] = None,
     app: Annotated[str | None, _option("app")] = None,
@@ -46,7 +46,13 @@ def up(
     log_level: Annotated[str | None, _option("log_level")] = None,
     config: Annotated[Path | None, typer.Option(help="TOML file with tables: holdfast, node, collections.")] = None,
 ) -> None:
-    """Run a node: embedded server, workers, HTTP API, dashboard, metrics. SIGTERM and Ctrl-C drain it."""
+    """Run a node: embedded server, workers, HTTP API, dashboard, metrics. SIGTERM and Ctrl-C drain it.
+
+    Without --url and --data, HOLDFAST_URL names the server."""
+    if url is None and data is not None:
+        url = ""  # whoever names a directory means the server in it, whatever is in the environment
+    elif url is None and f"{ENV_PREFIX}NODE_URL" not in os.environ:
+        url = os.environ.get(f"{ENV_PREFIX}URL")
     given = {
         "host": host, "port": port, "url": url, "data": None if data is None else str(data),
         "server_port": server_port, "app": app, "processes": processes, "playground": playground or None,

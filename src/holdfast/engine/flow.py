@@ -22,9 +22,9 @@ from holdfast.engine.clock import Clock
 from holdfast.engine.resp import Arg, pack
 from holdfast.engine.scripts import Script
 from holdfast.errors import (
-    ConfigurationError,
     HoldfastError,
     Indeterminate,
+    NotPermitted,
     ServerError,
     ServerFull,
     Unavailable,
@@ -225,7 +225,7 @@ def _after_error(script: Script, sent: Send, payload: bytes, text: str, key: str
             operation=script.name, key=key,
         )  # fmt: skip
     if word in _SETUP or "ACL failure" in text or "The user executing the script can't" in text:
-        raise ConfigurationError(f"give the user the rights it needs: the server says {text}", operation=script.name)
+        raise NotPermitted(f"give the user the rights it needs: the server says {text}", operation=script.name)
     raise ServerError(f"report this: the server answered {text}", operation=script.name, key=key)
 
 

@@ -19,7 +19,7 @@ from redis.retry import Retry
 
 from holdfast.engine.flow import Address, NotSent
 from holdfast.engine.url import Target
-from holdfast.errors import ConfigurationError
+from holdfast.errors import ConfigurationError, NotPermitted
 
 _FATAL = (redis.exceptions.AuthenticationError, redis.exceptions.NoPermissionError)
 
@@ -263,6 +263,6 @@ def connect_problem(error: BaseException, target: Target) -> Exception:
     reason: BaseException | None = error
     while reason is not None:
         if isinstance(reason, _FATAL):
-            return ConfigurationError(f"mend the credentials of {target.shown}: {target.redact(str(reason))}")
+            return NotPermitted(f"mend the credentials of {target.shown}: {target.redact(str(reason))}")
         reason = reason.__cause__
     return NotSent(f"cannot connect: {target.redact(str(error)) or type(error).__name__}")

@@ -10,7 +10,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import RedirectResponse, Response
 
-from holdfast import HoldfastError
+from holdfast import ConfigurationError, HoldfastError
 from holdfast.adapters.problems import MEDIA_TYPE, TYPES, Problem, problem
 
 log = logging.getLogger("holdfast.node")
@@ -57,6 +57,9 @@ def answer(found: Problem) -> Response:
 
 async def handle(request: Request, error: Exception) -> Response:
     """The answer to any error: a browser that is nobody yet is asked to sign in."""
+    if type(error) is ConfigurationError and request.scope["holdfast.node"].closing:
+        # Its client is closed.
+        error = Refused(503, "stopping", "try again: this node is stopping", {"Retry-After": "1"})
     found = told(error)
     wants_page = request.method == "GET" and "text/html" in request.headers.get("accept", "")
     root = request.scope.get("root_path", "")

@@ -49,6 +49,11 @@ class Served:
 def url_of(config: NodeSettings) -> str:
     """Which server: the one that was named, or the embedded one in the data directory."""
     if config.url:
+        if config.playground:
+            raise ConfigurationError(
+                "leave --playground out, or HOLDFAST_URL: its workers would absorb what waits on that server. "
+                "With --data it has an embedded one"
+            )
         if config.server_port:
             raise ConfigurationError("pass server_port only for the embedded server, not with a URL")
         return config.url
@@ -141,6 +146,7 @@ async def _run(
             if isinstance(failed, Exception):
                 log.error("serving ended", exc_info=failed)
                 code = code or 1
+            await app.node.settled(LEAVE)
             code = code or await _drained(workers, hurry)
             stopping.cancel()
     return code

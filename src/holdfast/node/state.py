@@ -52,6 +52,7 @@ class Node:
         self.idle: set[str] = set()
         """Buffers in which nobody was found."""
         self._waiting: set[asyncio.Task[Any]] = set()
+        self._begun: set[asyncio.Future[Any]] = set()
         self._collections: Collections = collections or {}
         self._check_collections()
 
@@ -132,10 +133,33 @@ class Node:
         finally:
             self._waiting.discard(task)
 
-    def begun(self) -> None:
-        """What this request waited for has begun. Now it is not given up when the node ends: who would try again cannot
-        know how far it came."""
-        self._waiting.discard(asyncio.current_task())
+    async def to_its_end(self, work: Awaitable[T], begun: asyncio.Event) -> T:
+        """Wait for something as `patiently` does, until it has begun. From then on it goes on to its end, whatever
+        becomes of the request: who tries again cannot know how far it came."""
+        task = asyncio.ensure_future(work)
+        self._begun.add(task)
+        task.add_done_callback(self._ended)
+        waiting = asyncio.create_task(begun.wait())
+        try:
+            await self.patiently(asyncio.wait({task, waiting}, return_when=asyncio.FIRST_COMPLETED))
+        except (Refused, asyncio.CancelledError) as error:
+            if not begun.is_set():
+                task.cancel()
+            if not begun.is_set() or not isinstance(error, Refused):
+                raise
+        finally:
+            waiting.cancel()
+        return await asyncio.shield(task)
+
+    def _ended(self, task: asyncio.Future[Any]) -> None:
+        self._begun.discard(task)
+        if not task.cancelled():
+            task.exception()  # the request may be gone
+
+    async def settled(self, seconds: float) -> None:
+        """What has begun has ended, or the time is over."""
+        if self._begun:
+            await asyncio.wait(set(self._begun), timeout=seconds)
 
     @property
     def streams(self) -> int:

@@ -5,6 +5,7 @@ Ids are in paths percent-encoded, a `/` in them as %2F. Bodies are JSON; bytes i
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import hashlib
 import inspect
@@ -23,9 +24,10 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Match, NoMatchFound
 from starlette.types import Receive, Scope, Send
 
-from holdfast import ConfigurationError, InvalidId
+from holdfast import ConfigurationError, Indeterminate, InvalidId
+from holdfast.adapters.problems import MEDIA_TYPE
 from holdfast.node.access import Caller, require
-from holdfast.node.problems import Refused
+from holdfast.node.problems import Refused, answer, told
 from holdfast.node.state import Node, node_of
 
 IDEMPOTENCY = "idempotency-key"
@@ -244,15 +246,20 @@ async def _once(operation: Operation, call: Call, key: str, raw: bytes) -> Respo
     room = call.node.hf.settings.max_message_bytes - BESIDES
     answered: Response | None = None
 
+    begun = asyncio.Event()
+
     async def work(key: str, mark: str) -> dict[str, Any]:
         nonlocal answered
-        call.node.begun()
-        answered = _answer(operation, await operation.work(call))
+        begun.set()
+        try:
+            answered = _answer(operation, await operation.work(call))
+        except Indeterminate as error:  # it may have been done: with this key it is not done again
+            answered = answer(told(error))
         body = bytes(answered.body)
         return {"status": answered.status_code, "body": body if len(body) <= room else None}
 
     once = call.node.hf.idempotent("{key}", space="holdfast.http", ttl=REMEMBERED, wait=call.node.config.max_wait)
-    found = await call.node.patiently(once(work)(f"{call.caller.name} {key}", mark))
+    found = await call.node.to_its_end(once(work)(f"{call.caller.name} {key}", mark), begun)
     if answered is not None:
         return answered
     status = found["status"]
@@ -260,4 +267,6 @@ async def _once(operation: Operation, call: Call, key: str, raw: bytes) -> Respo
         raise Refused(
             409, "answer-not-kept", "look at what came of it: this was done, and its answer was too large to keep"
         )
-    return Response(None if status == 204 else found["body"], status, media_type=None if status == 204 else JSON)
+    if status == 204:
+        return Response(status_code=204)
+    return Response(found["body"], status, media_type=JSON if status < 400 else MEDIA_TYPE)
