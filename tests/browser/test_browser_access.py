@@ -155,3 +155,21 @@ async def test_an_address_that_is_none_is_a_page_that_leads_on(tab: Any, house: 
     async with page.expect_navigation():
         await page.click("text=Back")
     assert page.url.endswith("/login?next=%2Fholdfast%2F")
+
+
+async def test_a_live_page_of_somebody_who_is_not_known_any_more_leads_to_signing_in(tab: Any, house: House) -> None:
+    # given a live page
+    page = await tab.goto("/locks")
+    await sign_in(tab, OPERATOR)
+    await tab.live()
+
+    # when its session ends, and the stream is asked for again
+    tab.wrong_status.add(401)
+    await tab.context.clear_cookies()
+    await page.evaluate("dispatchEvent(new PageTransitionEvent('pagehide'))")
+    await page.evaluate("dispatchEvent(new PageTransitionEvent('pageshow'))")
+
+    # expect to be asked, and led back afterwards
+    await page.wait_for_url("**/login?next=*")
+    await sign_in(tab, OPERATOR)
+    assert page.url.endswith("/holdfast/locks")

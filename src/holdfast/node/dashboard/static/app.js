@@ -131,6 +131,9 @@
       if (source?.readyState === EventSource.CLOSED) {
         close(); // refused: the browser gives up, we do not
         again = setTimeout(open, 5000);
+        // Whoever is not known any more is led to where one signs in.
+        const asked = { headers: { Accept: "text/html" }, redirect: "manual" };
+        fetch(location.href, asked).then((page) => page.type === "opaqueredirect" && location.reload(), () => {});
       }
     });
   };
