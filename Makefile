@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
-JOBS   ?= 5
+JOBS   ?= 6
 READY  := $(VENV)/.ready
 NODE   := $(VENV)/.node
 # A plugin that comes with a dependency and is of no use here costs each process of the tests half a second.
