@@ -8,10 +8,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+from typing import Any
 
 import pytest
 
-from holdfast import Fenced, HoldfastError, LeaseLost, NotAcquired, ServerError
+from holdfast import Fenced, Holdfast, HoldfastError, LeaseLost, NotAcquired, ServerError
+from holdfast.engine.flow import Effect, Together
 from holdfast.events import RenewFailed
 from holdfast.sync import Holdfast as SyncHoldfast
 from support.actors import Fleet
@@ -291,3 +293,36 @@ async def test_a_blocking_twin_survives_a_keyboard_interrupt(valkey: Backend):
         lease.release()
         with hf.lock("b"), SyncHoldfast(valkey.url) as other, pytest.raises(NotAcquired):
             other.lock("b").acquire(wait=0)
+
+
+@pytest.mark.parametrize("nth", [2, 3], ids=["before it waits", "when it gives up"])
+async def test_several_locks_whose_giving_back_is_cancelled_before_it_has_begun_are_given_back(
+    valkey: Backend, monkeypatch: pytest.MonkeyPatch, nth: int
+):
+    """A task that is cancelled before its first step never begins; what it was to release would be renewed for ever."""
+    async with Holdfast(valkey.url) as hf, Holdfast(valkey.url) as other:
+        # Given that the middle one of three, in the order in which they are taken, is taken
+        first, middle, last = sorted("abc", key=lambda name: hf.lock(name)._spec.place.lock)
+        busy = await other.lock(middle).acquire()
+        driver, together = hf._open, 0
+        real = driver._do
+
+        async def cancelling(effect: Effect) -> Any:
+            nonlocal together
+            if isinstance(effect, Together) and effect.flows:
+                together += 1
+                if together == nth:
+                    asyncio.current_task().cancel()
+            return await real(effect)
+
+        monkeypatch.setattr(driver, "_do", cancelling)
+        # when it is cancelled at giving back
+        taking = asyncio.create_task(hf.lock_all(["a", "b", "c"]).acquire(wait=0.05))
+        await asyncio.wait([taking])
+        assert taking.cancelled()
+        # expect it to be given back
+        await until(lambda: not hf._core.holds, within=5, what="nothing is held")
+        for name in (first, last):
+            lease = await until(lambda name=name: other.lock(name).try_acquire(), within=5, what=f"{name} is free")
+            await lease.release()
+        await busy.release()
