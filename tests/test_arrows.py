@@ -37,7 +37,7 @@ def allowed(part: str) -> set[str] | None:
         "keys": {"errors"},
         "events": set(),
         "settings": {"errors"},
-        "observe": {"observe", "events"},
+        "observe": {"observe", "events", "errors"},
         "adapters": PUBLIC | {"adapters"},
         "node": PUBLIC | {"node", "adapters", "memory"},
         "cli": PUBLIC | {"cli", "node", "memory"},

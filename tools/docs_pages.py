@@ -304,6 +304,7 @@ class Reference(Reader):
             "Observers",
             self.doc("observe", observe.__doc__) + " What they are told of: [events](events.md).",
             *["\n\n".join(part for part in (self.cls(c, made_by_users=True), more) if part) for c, more in sections],
+            self.function("holdfast.observe.write_logs", logs.write_logs),
             "## Metrics of a node\n\n`/metrics` of `holdfast up` has these too, for the whole fleet.\n\n"
             + table(("metric", "meaning"), [(code(name), text) for name, text in NAMES.items()]),
         )

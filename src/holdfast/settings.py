@@ -161,7 +161,7 @@ COLLECTIONS: dict[str, tuple[str, ...]] = {
         "max_waiting", "max_queued", "stuck_after", "archive",
     ),
     "sessions": ("max_entries", "ttl", "max_tokens", "max_bytes"),
-    "monitors": ("fields", "ignore", "window", "keep", "backlog"),
+    "monitors": ("fields", "ignore", "window", "keep", "backlog", "allow"),
 }  # fmt: skip
 """What a table such as [buffers.messages] may say: an application passes it in its code, a node has none."""
 Collections = Mapping[str, Mapping[str, Mapping[str, Any]]]

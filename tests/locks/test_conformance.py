@@ -215,7 +215,7 @@ async def test_loss_reaches_the_body(fleet: Fleet, by: str):
 
     def body_async(hf):
         async def go():
-            lock = hf.lock("a", ttl=0.5)
+            lock = hf.lock("a", ttl=1.5)
             async with lock if by == "lock" else await lock.acquire() as lease:
                 seen["lease"] = lease
                 try:
@@ -226,7 +226,7 @@ async def test_loss_reaches_the_body(fleet: Fleet, by: str):
         return go()
 
     def body_sync(hf):
-        lock = hf.lock("a", ttl=0.5)
+        lock = hf.lock("a", ttl=1.5)
         with lock if by == "lock" else lock.acquire() as lease:
             seen["lease"] = lease
             lease.wait_lost(30)
@@ -238,7 +238,7 @@ async def test_loss_reaches_the_body(fleet: Fleet, by: str):
     assert await operator.do(lambda hf: hf.force_release("a", reason="test")) == 1
     with pytest.raises(LeaseLost):
         await asyncio.wait_for(running, 10)
-    assert seen["ended"] - forced < 2
+    assert seen["ended"] - forced < 5
     assert seen["lease"].lost_reason in ("forced", "taken away")
 
 

@@ -108,6 +108,15 @@ def test_every_post_takes_a_key_or_is_safe_to_repeat():
     assert without == {"buffers_take", "buffers_renew", "locks_acquire", "locks_renew", "fleet_forget"}
 
 
+def test_the_same_body_in_other_words_is_the_same(http: httpx.Client, hf: holdfast.sync.Holdfast):
+    at, headers = "/v1/buffers/words/messages", {"idempotency-key": "words", "content-type": "application/json"}
+    sent = ['{"user":"u","data":{"a":1,"b":[2]}}', '{ "data": {"b": [2], "a": 1}, "user": "\\u0075" }']
+    first, again = (good(http.post(at, content=text, headers=headers), 201) for text in sent)
+    assert first == again
+    problem(http.post(at, content='{"user":"u","data":{"a":1,"b":[3]}}', headers=headers), 422)
+    assert hf.buffer("words").stats("u").waiting == 1
+
+
 def test_an_answer_that_is_too_large_to_keep_is_given_once(http: httpx.Client, hf: holdfast.sync.Holdfast):
     ids = [f"{number:0400}" for number in range(3000)]
     first = keyed(http, "/v1/once/large/filter", {"ids": ids}, "large")

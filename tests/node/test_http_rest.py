@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import httpx
 import pytest
-from node_running import NodeHere, good, problem, wait_until, working
+from node_running import NodeHere, good, problem, sqlite, wait_until, working
 
 import holdfast
 import holdfast.sync
@@ -155,6 +156,14 @@ def test_a_subscriber_in_a_private_network_is_refused(http: httpx.Client, target
     answer = http.put("/v1/monitors/told/subscribers/inside", json={**WEBHOOK, "target": target})
     assert answer.status_code in (400, 422), answer.text
     assert target not in answer.text, "an address may be a secret"
+
+
+def test_a_subscriber_may_be_where_the_node_is_told_to_allow(node: NodeHere, tmp_path: Path):
+    allowed = {"monitors": {"near": {"allow": ["127.0.0.1"]}}}
+    with NodeHere(node.url, sqlite(tmp_path), collections=allowed) as open_hearted, open_hearted.http() as http:
+        near = {**WEBHOOK, "target": "http://127.0.0.1:9/x"}
+        good(http.put("/v1/monitors/near/subscribers/inside", json=near))
+        assert http.put("/v1/monitors/far/subscribers/inside", json=near).status_code == 400
 
 
 def test_a_node_without_a_store_says_what_is_missing(node: NodeHere):

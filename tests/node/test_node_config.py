@@ -237,7 +237,8 @@ def test_collections_have_the_bounds_that_the_file_says(
     ("text", "says"),
     [("[buffers.b]\ncapacity = 0\n", "[buffers.b]: "), ('[runs.r]\nconflict = "fight"\n', "[runs.r]: "),
      ('[sessions.s]\nmax_entries = "many"\n', "[sessions.s]: "), ("[monitors.m]\nwindow = -1\n", "[monitors.m]: "),
-     ('[monitors.m]\nfields = "price"\n', "[monitors.m]: "), ('[runs.r]\narchive = "no"\n', "[runs.r]: ")],
+     ('[monitors.m]\nfields = "price"\n', "[monitors.m]: "), ('[monitors.m]\nallow = "h"\n', "[monitors.m]: "),
+     ('[runs.r]\narchive = "no"\n', "[runs.r]: ")],
 )  # fmt: skip
 def test_bounds_that_cannot_be_are_said_before_anything_is_served(run, tmp_path: Path, text: str, says: str):
     file = tmp_path / "holdfast.toml"

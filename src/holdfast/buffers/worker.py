@@ -35,6 +35,7 @@ SLICE = 500
 CONFIGURE_EVERY, UNHEARD = 3600.0, 60.0
 """How often the triggers are set again; and how often where signals do not come through."""
 TROUBLE_FIRST, TROUBLE_MOST = 0.1, 5.0
+COMPLAIN = 10.0
 ERROR_TEXT = 500
 
 
@@ -56,6 +57,7 @@ class Worker:
         self._prepare_again = asyncio.Event()
         self._stopping = False
         self._trouble = 0
+        self._complained: tuple[type[Exception] | None, float] = (None, 0.0)
         self._blocking = absorber.blocking
 
     def stop(self) -> None:
@@ -163,6 +165,14 @@ class Worker:
 
     # -- one look -----------------------------------------------------------------------------------------------
 
+    def _complain(self, error: Exception) -> None:
+        """Each shard meets the same trouble: once in a while is enough."""
+        kind, at = self._complained
+        now = self._core.clock()
+        if kind is not type(error) or now - at > COMPLAIN:
+            self._complained = (type(error), now)
+            self._core.warn(f"{self._absorber.spec.name}: looking for work failed: {error}")
+
     async def _look(self, shard: Shard) -> None:
         number = shard.number
         try:
@@ -180,7 +190,7 @@ class Worker:
             self._trouble += 1
             pause = min(TROUBLE_MOST, TROUBLE_FIRST * 2.0 ** min(self._trouble, 10)) * (0.5 + random.random())  # noqa: S311
             self._look_again(number, pause)
-            self._core.warn(f"{self._absorber.spec.name}: looking for work failed: {error}")
+            self._complain(error)
             return
         finally:
             self._looking.discard(number)

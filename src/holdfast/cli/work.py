@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import importlib
 import inspect
+import logging
 import os
 import signal
 import sys
@@ -16,6 +17,7 @@ from typing import Any
 import holdfast
 import holdfast.sync
 from holdfast import ConfigurationError
+from holdfast.observe import write_logs
 
 QUICK = 5.0
 """A process that ended sooner than this did not get far: the next start waits longer each time."""
@@ -48,7 +50,10 @@ def load(target: str) -> Any:
 
 
 def run_one(client: Any, supervised: bool) -> None:
-    """Work until SIGTERM or SIGINT, then drain."""
+    """Work until SIGTERM or SIGINT, then drain. Below a node, what is logged looks as the node's own."""
+    form = os.environ.get("HOLDFAST_NODE_LOG_FORMAT")
+    if supervised and form and not logging.getLogger("holdfast").hasHandlers():  # the application has set up none
+        write_logs(form, os.environ.get("HOLDFAST_NODE_LOG_LEVEL", "info"))
     if isinstance(client, holdfast.sync.Holdfast):
         _run_blocking(client, supervised)
     else:

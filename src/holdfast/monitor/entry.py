@@ -52,9 +52,7 @@ class MonitorCalls:
             elif spec != first:
                 raise ConfigurationError(f"pass the same options each time: {name!r} was made with others")
         if parts is None:
-            if isinstance(allow, str):
-                raise ConfigurationError("pass allow as a list of hosts, not as one text")
-            parts = self._parts[name] = MonitorParts(store, allow, check_count("workers", workers, 1, 1000))
+            parts = self._parts[name] = MonitorParts(store, _names(allow), check_count("workers", workers, 1, 1000))
             self._monitors[name] = MonitorWorker(self._core, spec, parts)
         elif (store is not None and parts.store is not store) or (allow and tuple(allow) != parts.allow):
             raise ConfigurationError(f"pass the same store and allow each time: {name!r} was made with others")
@@ -62,7 +60,7 @@ class MonitorCalls:
 
     def look_at_monitor(
         self, name: str, *, fields: Iterable[str] | None = None, ignore: Iterable[str] = (), window: float = 0.0,
-        store: Store | None = None, keep: float | None = None, backlog: int | None = None,
+        store: Store | None = None, allow: Sequence[str] = (), keep: float | None = None, backlog: int | None = None,
     ) -> Monitor:  # fmt: skip
         """A monitor to look at, or to observe with. It is not worked on for this, and does not settle the options of
         whoever makes it later with `monitor`; where that was done here, it is that one, whatever is passed."""
@@ -70,4 +68,10 @@ class MonitorCalls:
         if parts is not None:
             return Monitor(self._core, lambda: self._driver, self._monitors[name].spec, parts)
         spec = MonitorSpec(self._core, name, fields=fields, ignore=ignore, window=window, keep=keep, backlog=backlog)
-        return Monitor(self._core, lambda: self._driver, spec, MonitorParts(store, (), 1))
+        return Monitor(self._core, lambda: self._driver, spec, MonitorParts(store, _names(allow), 1))
+
+
+def _names(allow: Sequence[str]) -> Sequence[str]:
+    if isinstance(allow, str):
+        raise ConfigurationError("pass allow as a list of hosts, not as one text")
+    return allow

@@ -141,7 +141,8 @@ class Access:
                     self._welcome.clear()
                 self._welcome.add((peer, found.name))
                 return Caller(found.name, found.scopes)
-        raise Refused(401, "no-token", "send a token that is known: Authorization: Bearer …")
+        asked = {"WWW-Authenticate": "Bearer"}
+        raise Refused(401, "no-token", "send a token that is known: Authorization: Bearer …", asked)
 
     def _by_token(self, given: str) -> Token | None:
         """Every token is compared, whichever fits: how long it takes tells nothing."""

@@ -10,7 +10,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import RedirectResponse, Response
 
-from holdfast import ConfigurationError, HoldfastError
+from holdfast import ConfigurationError, HoldfastError, Indeterminate
 from holdfast.adapters.problems import MEDIA_TYPE, TYPES, Problem, problem
 
 log = logging.getLogger("holdfast.node")
@@ -60,6 +60,8 @@ async def handle(request: Request, error: Exception) -> Response:
     if type(error) is ConfigurationError and request.scope["holdfast.node"].closing:
         # Its client is closed.
         error = Refused(503, "stopping", "try again: this node is stopping", {"Retry-After": "1"})
+    if isinstance(error, Indeterminate) and request.method in ("GET", "HEAD"):
+        error = Refused(503, "unavailable", "try again later: the server gave no answer", {"Retry-After": "2"})
     found = told(error)
     wants_page = request.method == "GET" and "text/html" in request.headers.get("accept", "")
     root = request.scope.get("root_path", "")

@@ -31,7 +31,6 @@ LEAVE = 3
 """Seconds that requests have to end when the node stops."""
 Supervise = Callable[[str, int, dict[str, str], asyncio.Event], Awaitable[int]]
 """Runs the workers of an application in processes of their own, until the event; answers their exit code."""
-LEVELS = ("debug", "info", "warning", "error")
 
 log = logging.getLogger("holdfast.node")
 
@@ -169,7 +168,10 @@ async def _work(config: NodeSettings, url: str, supervise: Supervise, stop: asyn
     if not target:
         await stop.wait()
         return 0
-    environment = {"HOLDFAST_URL": url, "HOLDFAST_NODE_STORE": store_of(config)}
+    environment = {
+        "HOLDFAST_URL": url, "HOLDFAST_NODE_STORE": store_of(config), "HOLDFAST_NODE_LOG_FORMAT": config.log_format,
+        "HOLDFAST_NODE_LOG_LEVEL": config.log_level,
+    }  # fmt: skip
     return await supervise(target, config.processes, environment, stop)
 
 
@@ -247,22 +249,13 @@ def _open_store(config: NodeSettings) -> Any:
 
 
 def _logs(config: NodeSettings) -> None:
-    if config.log_level not in LEVELS:
-        raise ConfigurationError(f"set log_level to one of {', '.join(LEVELS)}, not {config.log_level!r}")
-    if config.log_format not in ("text", "json"):
-        raise ConfigurationError(f"set log_format to text or json, not {config.log_format!r}")
-    handler = logging.StreamHandler()
-    if config.log_format == "json":
-        from holdfast.observe import JsonFormatter
+    from holdfast.observe import write_logs
 
-        handler.setFormatter(JsonFormatter())
-    else:
-        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s %(message)s"))
-    for name in ("holdfast", "uvicorn"):
-        logger = logging.getLogger(name)
-        logger.handlers[:] = [handler]
-        logger.propagate = False
-        logger.setLevel(config.log_level.upper() if name == "holdfast" else max(logging.WARNING, logging.INFO))
+    write_logs(config.log_format, config.log_level)
+    server = logging.getLogger("uvicorn")
+    server.handlers[:] = logging.getLogger("holdfast").handlers
+    server.propagate = False
+    server.setLevel(logging.WARNING)
 
 
 __all__ = ["PLAYGROUND", "Served", "serve", "store_of", "url_of"]

@@ -12,6 +12,7 @@ import re
 from datetime import UTC, datetime
 from typing import Any
 
+from holdfast.errors import ConfigurationError
 from holdfast.events import (
     Buried,
     ClockJumped,
@@ -38,6 +39,7 @@ _WARN = (
     RunStuck, Outage, NotDelivered, FetchFailing,
 )  # fmt: skip
 _INFO = (Expired, TakenOver)
+LEVELS = ("debug", "info", "warning", "error")
 _TRIMMED = ("entries", "bytes", "tokens")
 """Of a session: it keeps the newest, and that older ones go is its life and no trouble."""
 _TEXTS: dict[type[Event], str] = {
@@ -144,3 +146,20 @@ def _hidden(found: re.Match[str]) -> str:
     if found["scheme"]:
         return f"://{_HIDDEN}@"
     return (found["bearer"] or found["named"]) + _HIDDEN
+
+
+def write_logs(form: str = "text", level: str = "info") -> None:
+    """Write what Holdfast logs to standard error, with time and level: as lines of `text`, or of `json`.
+
+    For processes that set up no logging of their own, such as a node and its workers."""
+    if level not in LEVELS:
+        raise ConfigurationError(f"set log_level to one of {', '.join(LEVELS)}, not {level!r}")
+    if form not in ("text", "json"):
+        raise ConfigurationError(f"set log_format to text or json, not {form!r}")
+    handler = logging.StreamHandler()
+    lines = JsonFormatter() if form == "json" else logging.Formatter("%(asctime)s %(levelname)s %(name)s %(message)s")
+    handler.setFormatter(lines)
+    logger = logging.getLogger("holdfast")
+    logger.handlers[:] = [handler]
+    logger.propagate = False
+    logger.setLevel(level.upper())

@@ -237,12 +237,20 @@ def _read_body(operation: Operation, request: Request, raw: bytes) -> Any:
         raise Refused(400, "wrong-body", f"mend the body: {error}") from None
 
 
+def _canonical(body: Any, raw: bytes) -> bytes:
+    try:
+        return msgspec.json.encode(body, order="deterministic", enc_hook=_plain)
+    except (OverflowError, UnicodeEncodeError):
+        return raw
+
+
 async def _once(operation: Operation, call: Call, key: str, raw: bytes) -> Response:
     """The same key again answers the same, for a day; with another request it is refused."""
     if not KEY.fullmatch(key):
         raise ConfigurationError(f"pass an idempotency key of 1 to {LONGEST_KEY} visible ASCII characters")
     # The ids as they were read: an address with %2F, %3F or %23 in it looks like another one when it is decoded.
-    mark = hashlib.sha256(encode([operation.name, call.path]) + raw).hexdigest()
+    # And the body as it was understood: a client that writes the same otherwise means the same.
+    mark = hashlib.sha256(encode([operation.name, call.path]) + _canonical(call.body, raw)).hexdigest()
     room = call.node.hf.settings.max_message_bytes - BESIDES
     answered: Response | None = None
 
