@@ -5,12 +5,17 @@ from __future__ import annotations
 import io
 import json
 import logging
+import os
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from holdfast import ConfigurationError
 from holdfast.events import Buried, Dropped, HandlerFailed, Lost, NotDelivered, RunFinished, ServerWarning
-from holdfast.observe import JsonFormatter, LogObserver
+from holdfast.observe import JsonFormatter, LogObserver, write_logs
 from holdfast.sync import Holdfast
 from support.backends import Backend
 
@@ -180,3 +185,43 @@ def test_what_handlers_raised_can_be_left_out(written: Written) -> None:
     assert SECRET not in written.text
     LogObserver(written.logger)(events[0])
     assert written.lines[-1]["error"] == error
+
+
+def test_a_trimmed_session_is_no_trouble(written: Written) -> None:
+    observer = LogObserver(written.logger)
+    observer(Dropped("chat:s", "session entry", "entries", 1))
+    observer(Dropped("inbox", "message", "capacity", 1))
+    assert [(line["name"], line["level"]) for line in written.lines] == [("chat:s", "debug"), ("inbox", "warning")]
+
+
+APP = """
+import holdfast
+hf = holdfast.Holdfast({url!r}, report=0)
+inbox = hf.buffer("inbox")
+
+@hf.absorber(inbox, threshold=1, max_attempts=1)
+async def handle(batch):
+    hf.stop_work()
+    raise ValueError("no")
+"""
+
+
+def test_workers_of_a_node_log_as_it_does(tmp_path: Path, valkey: Backend) -> None:
+    (tmp_path / "app.py").write_text(APP.format(url=valkey.url))
+    with Holdfast(valkey.url) as hf:
+        hf.buffer("inbox").append("u", 1)
+    command = [str(Path(sys.executable).with_name("holdfast")), "work", "app:hf", "--supervised"]
+    env = {**os.environ, "HOLDFAST_NODE_LOG_FORMAT": "json"}
+    # Its standard input stays open: the end of that is the end of whoever looks after it.
+    with subprocess.Popen(command, cwd=tmp_path, env=env, stdin=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.wait(60) == 0
+        text = process.stderr.read().decode()
+    lines = [json.loads(line) for line in text.splitlines()]
+    assert any("handler" in line["message"] for line in lines), text
+    assert {line["level"] for line in lines} <= {"warning", "error"}
+
+
+@pytest.mark.parametrize(("form", "level"), [("xml", "info"), ("json", "loud")])
+def test_logs_of_another_kind_are_refused(form: str, level: str) -> None:
+    with pytest.raises(ConfigurationError, match="set log_"):
+        write_logs(form, level)
