@@ -55,6 +55,7 @@ def test_without_its_safeguard_it_gets_through(
 
 
 def test_without_a_limit_on_guesses_a_right_one_is_told_at_once(node: NodeHere, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(access, "GUESSES", 0.5)
     with NodeHere(node.url, token=OPERATOR) as guarded, guarded.http() as http:
 
         def guess() -> int:
