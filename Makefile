@@ -18,9 +18,8 @@ $(NODE): requirements-node.lock pyproject.toml
 	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation -e .
 	@touch $(NODE)
 
-# Not compiled: most of it is never imported, and what is, is compiled then.
 $(READY): requirements.lock $(NODE)
-	$(BIN)/python -m pip install --quiet --no-compile --require-hashes -r requirements.lock
+	$(BIN)/python -m pip install --quiet --require-hashes -r requirements.lock
 	@touch $(READY)
 
 # Optional parts from the system's packages (a second server to test against); silently left out where not allowed.
