@@ -34,6 +34,11 @@ class Service:
     def until(self, condition: Any, what: str) -> Any:
         return self.processes.until(condition, what)
 
+    def absorbed(self, user: str) -> None:
+        """Each agent keeps its own, one after the other: all of them have."""
+        nothing = {"waiting": 0, "in_flight": 0}
+        self.until(lambda: self.web.get(f"/users/{user}").json() == nothing, "all that was said in memory")
+
 
 def files(home: Path) -> dict[str, object]:
     return {"MEMORY_DB": f"sqlite:///{home}/memory.db", "MEMORY_UPLOADS": home / "uploads", "MEMORY_QUIET": 0.5}
@@ -57,6 +62,7 @@ def what_was_said_is_remembered_in_three_ways(service: Service) -> None:
     service.say("ann", "To make it, you need water. First boil it, then wait a minute.")
     # after a while of silence
     service.until(lambda: len(service.recall("ann", kind="procedural")) == 2, "what was said in memory")
+    service.absorbed("ann")
     assert service.recall("ann", kind="semantic") == ["I like green tea."]
     assert service.recall("ann", q="rained", kind="episodic") == ["I like green tea. Yesterday it rained."]
     assert service.recall("bob") == []
@@ -67,7 +73,7 @@ def a_message_that_is_sent_again_is_there_once(service: Service) -> None:
     assert service.say("carl", "I live in Lisbon.", **{"Idempotency-Key": "1"}) == first
     assert service.say("carla", "I live in Porto.", **{"Idempotency-Key": "1"}) != first, "another user's key"
     service.flush("carl")
-    service.until(lambda: service.recall("carl", kind="episodic"), "what was said in memory")
+    service.absorbed("carl")
     assert service.recall("carl", kind="episodic") == ["I live in Lisbon."]
 
 
@@ -84,7 +90,8 @@ def a_message_waits_for_its_upload(service: Service) -> None:
     assert reply.json() == {"file": digest, "bytes": 9, "type": "image/png"}
     assert service.web.delete(f"{path}/voice").json() == {"known": True}
     # expect both in memory, in order, the first with its photo, which is on the disk
-    service.until(lambda: len(service.recall("dora", kind="episodic")) == 2, "what was said in memory")
+    service.absorbed("dora")
+    assert len(service.recall("dora", kind="episodic")) == 2
     entry = service.web.get("/users/dora/memory", params={"q": "cat", "kind": "episodic"}).json()[0]
     assert entry["text"] == "My cat is called Ada. [photo]"
     assert entry["data"]["attachments"] == {"photo": reply.json()}
@@ -98,7 +105,7 @@ def a_message_waits_for_its_upload(service: Service) -> None:
 def a_user_who_is_forgotten_is_gone(service: Service) -> None:
     service.say("eve", "I hate mornings.")
     service.flush("eve")
-    service.until(lambda: service.recall("eve", kind="semantic"), "what was said in memory")
+    service.absorbed("eve")
     assert service.web.delete("/users/eve").json() == {"memories": 2}
     assert service.recall("eve") == []
     assert service.web.get("/users/eve").json() == {"waiting": 0, "in_flight": 0}
