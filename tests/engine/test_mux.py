@@ -736,7 +736,7 @@ async def test_callers_share_one_connection(driver: Any, peer: Peer) -> None:
 
 async def test_a_late_reply_never_reaches_the_next_caller(driver: Any, peer: Peer) -> None:
     # Given a server that lets the first request wait too long
-    one = driver(timeout=0.1)
+    one = driver(timeout=0.4)
     with pytest.raises(ReplyLost):
         await one.run(get(b"first"))
 
@@ -753,9 +753,9 @@ async def test_a_late_reply_never_reaches_the_next_caller(driver: Any, peer: Pee
 
 async def test_a_late_reply_never_reaches_the_next_caller_of_the_blocking_driver(peer: Peer) -> None:
     # Given the same on threads, where each call has a connection of its own that is used again
-    where = topology(peer.port, 0.1)
+    where = topology(peer.port, 0.6)
     keeper: Any = None
-    one = ThreadDriver(where, Mailbox(), keeper, timeout=0.1, after_fork=lambda: None)
+    one = ThreadDriver(where, Mailbox(), keeper, timeout=0.6, after_fork=lambda: None)
     with pytest.raises(ReplyLost):
         await asyncio.to_thread(one.run, get(b"first"))
 
@@ -771,9 +771,9 @@ async def test_a_late_reply_never_reaches_the_next_caller_of_the_blocking_driver
 
 @pytest.mark.parametrize("said", [*GARBAGE[:3], b"+half", b"$10\r\nabc"])
 async def test_the_blocking_driver_gives_a_connection_up_that_is_out_of_step(peer: Peer, said: bytes) -> None:
-    where = topology(peer.port, 0.1)
+    where = topology(peer.port, 0.6)
     keeper: Any = None
-    one = ThreadDriver(where, Mailbox(), keeper, timeout=0.1, after_fork=lambda: None)
+    one = ThreadDriver(where, Mailbox(), keeper, timeout=0.6, after_fork=lambda: None)
     peer.answer = lambda command: said
 
     with pytest.raises(ReplyLost):
@@ -786,7 +786,7 @@ async def test_the_blocking_driver_gives_a_connection_up_that_is_out_of_step(pee
 
 async def test_a_reply_that_nobody_asked_for_does_not_reach_the_next_caller_of_the_blocking_driver(peer: Peer) -> None:
     keeper: Any = None
-    one = ThreadDriver(topology(peer.port, 0.5), Mailbox(), keeper, timeout=0.5, after_fork=lambda: None)
+    one = ThreadDriver(topology(peer.port, 1.5), Mailbox(), keeper, timeout=1.5, after_fork=lambda: None)
     peer.answer = lambda command: simple(command[1], b"surplus")
 
     try:
@@ -804,7 +804,7 @@ async def test_a_reply_that_comes_between_two_calls_does_not_reach_the_next_call
     peer: Peer,
 ) -> None:
     keeper: Any = None
-    one = ThreadDriver(topology(peer.port, 0.5), Mailbox(), keeper, timeout=0.5, after_fork=lambda: None)
+    one = ThreadDriver(topology(peer.port, 1.5), Mailbox(), keeper, timeout=1.5, after_fork=lambda: None)
     peer.answer = lambda command: simple(command[1])
 
     try:
