@@ -7,10 +7,14 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
+import httpx
 import pytest
+from playwright.async_api import TimeoutError as PlaywrightTimeout
 
 from support.conditions import TooSlow
 
+OUT_OF_TIME = (TooSlow, TimeoutError, subprocess.TimeoutExpired, httpx.TimeoutException, PlaywrightTimeout)
+"""What was waited for did not come. Whatever came and was not right is something else."""
 MOST = 3
 """More than this is no accident of the machine."""
 MARK = ("ran out of patience", True)
@@ -27,7 +31,7 @@ class OnceMoreAlone:
     @pytest.hookimpl(hookwrapper=True)
     def pytest_runtest_makereport(self, call: pytest.CallInfo[None]) -> Iterator[None]:
         result: Any = yield
-        if call.excinfo is not None and call.excinfo.errisinstance(TooSlow):
+        if call.excinfo is not None and call.excinfo.errisinstance(OUT_OF_TIME):
             result.get_result().user_properties.append(MARK)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
