@@ -9,7 +9,7 @@ from holdfast.engine.core import Core
 from holdfast.engine.flow import INTERRUPTED, Detach, Flow
 from holdfast.engine.keeper import Hold
 from holdfast.engine.payload import decode, encode
-from holdfast.errors import Indeterminate, LeaseLost, RunEnded, RunStopped, TooLarge, Unavailable
+from holdfast.errors import Indeterminate, LeaseLost, RunEnded, RunStopped, ServerFull, TooLarge, Unavailable
 from holdfast.events import Dropped, RunFinished, RunReturned, RunTaken
 from holdfast.keys import Id
 from holdfast.keys import decode as decode_id
@@ -146,9 +146,16 @@ def write(
     if hold.lost_reason or hold.over:
         raise lost(hold, "runs/write")
     args: list[Any] = [place.run, hold.token, number, blob, what, data, name]
-    now = core.clock()
-    until = max(hold.deadline, now + core.settings.call_timeout)
-    reply = yield from ask(core, spec, "runs/write", (place.key,), args, key=place.run, until=until)
+    while True:
+        before = hold.deadline
+        until = max(before, core.clock() + core.settings.call_timeout)
+        try:
+            reply = yield from ask(core, spec, "runs/write", (place.key,), args, key=place.run, until=until)
+            break
+        except (Unavailable, Indeterminate) as error:
+            # As long as it is renewed meanwhile, it is this owner's, and a short outage is no reason to fail.
+            if isinstance(error, ServerFull) or hold.lost_reason or hold.over or hold.deadline <= before:
+                raise
     if reply[0] == b"not_held":
         raise taken_away(core, hold, "runs/write")
     if reply[0] == b"full":
